@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Strict configuration: a mapping becomes a frozen dataclass, or an error that lists all mistakes.
+
+Unknown keys are refused with the nearest valid name, missing keys by name, values by type, and
+anything that is not finite. Ranges are checked by the dataclass itself in `__post_init__` with
+the `require_*` helpers below: a value built in code is held to the same rules as one from YAML.
+"""
+
+from collections.abc import Iterable, Mapping
+import dataclasses
+import difflib
+import math
+import types
+from typing import Any, cast, get_args, get_origin, get_type_hints, Literal, TypeVar, Union
+
+from metactl_ros.errors import ConfigError
+
+T = TypeVar('T')
+
+
+def build(cls: type[T], mapping: object, where: str) -> T:
+    """Return `cls` made from a mapping of plain values.
+
+    Args:
+        cls: A dataclass; nested dataclasses are built from nested mappings.
+        mapping: Usually what a YAML file holds.
+        where: Named in every message, for example the file name.
+
+    Raises:
+        ConfigError: With one line per problem found.
+    """
+    problems: list[str] = []
+    value = _build(cls, mapping, where, problems)
+    if problems:
+        raise ConfigError('\n'.join(problems))
+    return cast(T, value)
+
+
+def require_positive(owner: str, **values: float | Iterable[float]) -> None:
+    """Refuse any value that is not finite and above zero."""
+    _require(owner, 'above 0', lambda x: x > 0.0, values)
+
+
+def require_not_negative(owner: str, **values: float | Iterable[float]) -> None:
+    """Refuse any value that is not finite or is below zero."""
+    _require(owner, 'at least 0', lambda x: x >= 0.0, values)
+
+
+def require_length(owner: str, length: int, **values: tuple[object, ...]) -> None:
+    """Refuse a vector that does not have one entry per joint."""
+    for name, vector in values.items():
+        if len(vector) != length:
+            raise ConfigError(
+                f'{owner}.{name}: expected {length} entries, one per joint, '
+                f'found {len(vector)}: {list(vector)}.'
+            )
+
+
+def _require(
+    owner: str,
+    wanted: str,
+    accepts: Any,
+    values: Mapping[str, float | Iterable[float]],
+) -> None:
+    for name, value in values.items():
+        entries = [value] if isinstance(value, (int, float)) else list(value)
+        bad = [x for x in entries if not (math.isfinite(x) and accepts(x))]
+        if bad:
+            raise ConfigError(f'{owner}.{name}: expected finite values {wanted}, found {value}.')
+
+
+def _build(cls: type[Any], mapping: object, where: str, problems: list[str]) -> object:
+    if not isinstance(mapping, Mapping):
+        problems.append(
+            f'{where}: expected a table of {cls.__name__} settings, found {mapping!r}.'
+        )
+        return None
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    hints = get_type_hints(cls)
+    before = len(problems)
+    for key in mapping:
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), fields, n=1)
+            hint = f'did you mean {near[0]!r}?' if near else f'valid keys are {sorted(fields)}.'
+            problems.append(f'{where}: unknown key {key!r}; {hint}')
+    values = {}
+    for name, field in fields.items():
+        if name in mapping:
+            values[name] = _convert(hints[name], mapping[name], f'{where}: {name}', problems)
+        elif _has_no_default(field):
+            problems.append(f'{where}: missing key {name!r}; add it ({_describe(hints[name])}).')
+    if len(problems) > before:
+        return None
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        problems.append(f'{where}: {error}')
+        return None
+
+
+def _has_no_default(field: 'dataclasses.Field[Any]') -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def _convert(hint: Any, value: object, where: str, problems: list[str]) -> object:
+    """Return `value` as the annotated type `hint`, or note a problem and return None."""
+    origin = get_origin(hint)
+    if dataclasses.is_dataclass(hint):
+        return _build(cast('type[Any]', hint), value, where, problems)
+    if origin in (Union, types.UnionType):
+        if value is None:
+            return None
+        (inner,) = (arm for arm in get_args(hint) if arm is not type(None))
+        return _convert(inner, value, where, problems)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            problems.append(f'{where}: expected {_describe(hint)}, found {value!r}.')
+            return None
+        inner = get_args(hint)[0]
+        return tuple(_convert(inner, x, f'{where}[{i}]', problems) for i, x in enumerate(value))
+    if _fits(hint, value):
+        return float(cast(float, value)) if hint is float else value
+    problems.append(f'{where}: expected {_describe(hint)}, found {value!r}.')
+    return None
+
+
+def _fits(hint: Any, value: object) -> bool:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if hint is float:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number and math.isfinite(cast(float, value))
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return 'one of ' + ', '.join(repr(choice) for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f'a list, each entry {_describe(get_args(hint)[0])}'
+    if get_origin(hint) in (Union, types.UnionType):
+        return f'{_describe(get_args(hint)[0])} or null'
+    names = {float: 'a finite number', int: 'a whole number', bool: 'true or false', str: 'a text'}
+    return names.get(hint, f'a table of {getattr(hint, "__name__", hint)} settings')

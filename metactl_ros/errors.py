@@ -1,0 +1,23 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every error this package raises on purpose, under one base class.
+
+A message says where, what was expected, what was found, and what to do. Errors are raised at the
+boundary (loading, configuring, resetting); in the 100 Hz loop a fault is a value with a reason.
+"""
+
+
+class MetactlError(Exception):
+    """Base of all errors raised by metactl_ros."""
+
+
+class ConfigError(MetactlError, ValueError):
+    """A setting is unknown, missing, of the wrong type or out of range."""
+
+
+class PlantError(MetactlError, ValueError):
+    """A plant was asked for something it cannot simulate."""
+
+
+class MissingDependency(MetactlError, ImportError):  # noqa: N818 - reads as the fact it states
+    """An optional package is not installed; the message names the command that installs it."""

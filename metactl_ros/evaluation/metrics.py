@@ -1,0 +1,23 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""How well an arm tracked, as pure functions of arrays."""
+
+import numpy as np
+
+from metactl_ros.signals import Array
+
+
+def tracking_rmse(q_desired_rad: Array, q_rad: Array) -> Array:
+    """Return sqrt(mean_t ||e||^2) of each rollout, in rad, shape (...).
+
+    Time is the first axis, (T + 1, ..., n). Row 0 is the drawn initial error, which no controller
+    can influence, and does not count. A rollout that diverged gives infinity, never NaN.
+    """
+    squared = np.sum(np.square(q_desired_rad[1:] - q_rad[1:]), axis=-1)
+    rmse = np.sqrt(np.mean(squared, axis=0))
+    return np.where(np.isfinite(rmse), rmse, np.inf)
+
+
+def delta_percent(rmse: float, baseline_rmse: float) -> float:
+    """Return the change against the baseline in percent; negative is better."""
+    return 100.0 * (rmse - baseline_rmse) / baseline_rmse

@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the YAML files of `config/` into the frozen values the rest of the package works with."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from metactl_ros.arm import Arm, smallest_inertia
+from metactl_ros.config import build, require_positive
+from metactl_ros.control.computed_torque import ControlLaw
+from metactl_ros.control.gain_map import GainBox
+from metactl_ros.errors import ConfigError
+from metactl_ros.plant.friction import Friction, smallest_smoothing
+from metactl_ros.plant.sensing import Sensing
+from metactl_ros.task import Task
+
+T = TypeVar('T')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlantSettings:
+    """The simulated world, as `config/plant.yaml` states it."""
+
+    substep_hz: float
+    """Physics rate of the PyBullet plant, a whole multiple of the control rate, Hz."""
+    friction: Friction
+    task: Task
+    sensing: Sensing
+
+    def __post_init__(self) -> None:
+        require_positive('PlantSettings', substep_hz=self.substep_hz)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControllerSettings:
+    """The controller, as `config/controller.yaml` states it."""
+
+    law: ControlLaw
+    gain_box: GainBox
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The arm, the world around it and the controller."""
+
+    arm: Arm
+    plant: PlantSettings
+    controller: ControllerSettings
+
+    def __post_init__(self) -> None:
+        rate_hz = self.controller.law.rate_hz
+        least = smallest_smoothing(self.plant.friction, smallest_inertia(self.arm), 1.0 / rate_hz)
+        found = self.plant.friction.smoothing_velocity_radps
+        if found < least:
+            raise ConfigError(
+                f'friction.smoothing_velocity_radps: expected at least {least:.4f} rad/s for this '
+                f'arm at {rate_hz} Hz, found {found}; below it the arm chatters at rest.'
+            )
+
+
+def share_directory() -> Path:
+    """Return the folder that holds `config/` and `launch/`: the checkout, or the installed share.
+
+    Wheels and colcon both put the module at <prefix>/lib/pythonX.Y/site-packages/metactl_ros and
+    its data at <prefix>/share/metactl_ros.
+    """
+    package = Path(__file__).resolve().parent
+    installed = [prefix / 'share' / 'metactl_ros' for prefix in package.parents]
+    for folder in (package.parent, *installed):
+        if (folder / 'config' / 'arm.yaml').is_file():
+            return folder
+    raise ConfigError(
+        f'config/arm.yaml: found neither beside {package} nor in a share/metactl_ros above it; '
+        'install metactl_ros again.'
+    )
+
+
+def load_arm(path: Path | None = None) -> Arm:
+    """Return the arm of a YAML file, by default the shipped one."""
+    return _load(Arm, path, 'arm.yaml')
+
+
+def load_settings(
+    arm: Path | None = None, plant: Path | None = None, controller: Path | None = None
+) -> Settings:
+    """Return everything the YAML files state; any file not given is the shipped one."""
+    return Settings(
+        arm=load_arm(arm),
+        plant=_load(PlantSettings, plant, 'plant.yaml'),
+        controller=_load(ControllerSettings, controller, 'controller.yaml'),
+    )
+
+
+def _load(cls: type[T], path: Path | None, shipped: str) -> T:
+    source = share_directory() / 'config' / shipped if path is None else path
+    try:
+        text = source.read_text(encoding='utf-8')
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f'{source}: cannot be read ({error}); give the path of a YAML file.'
+        ) from None
+    try:
+        mapping = yaml.load(text, Loader=_UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f'{source}: not valid YAML: {error}') from None
+    return build(cls, mapping, source.name)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML without objects, and without the silent rule that the last of two equal keys wins."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen:
+                raise ConfigError(
+                    f'key {key_node.value!r} is given twice '
+                    f'(line {key_node.start_mark.line + 1}); remove one.'
+                )
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The values that travel between plant, controller and reference.
+
+Arrays are batch first: leading axes `...` are independent arms, the last axis is the joint. One
+arm has shape `(n,)`, a batch of N arms `(N, n)`, and the same code serves both.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+
+NANOSECONDS_PER_SECOND = 1_000_000_000
+
+
+def seconds(stamp_ns: int) -> float:
+    """Return a time stamp in seconds."""
+    return stamp_ns / NANOSECONDS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class ArmState:
+    """What the encoders report at one instant; the friction memory is not in it."""
+
+    stamp_ns: int
+    """Time since reset, integer nanoseconds."""
+    q_rad: Array
+    """Joint positions, shape (..., n)."""
+    qd_radps: Array
+    """Joint velocities, shape (..., n)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Where the arm should be at one instant, with two derivatives."""
+
+    q_rad: Array
+    """Desired positions, shape (..., n)."""
+    qd_radps: Array
+    """Desired velocities, shape (..., n)."""
+    qdd_radps2: Array
+    """Desired accelerations, shape (..., n)."""

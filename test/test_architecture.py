@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The architecture as a test: who may import whom, and how large a module may grow."""
+
+from pathlib import Path
+import subprocess
+import sys
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+OUTSIDE = {'torch', 'stable_baselines3', 'gymnasium'}
+HEAVY = OUTSIDE | {'rclpy', 'pybullet', 'yaml', 'scipy', 'matplotlib', 'onnxruntime', 'rich'}
+NUMPY_ONLY = (
+    'signals',
+    'arm',
+    'reference',
+    'config',
+    'errors',
+    'task',
+    'control',
+    'plant.protocol',
+    'plant.friction',
+    'plant.rk4_arm',
+    'plant.sensing',
+    'plant.arm_urdf',
+    'evaluation.metrics',
+)
+
+
+def modules():
+    for path in sorted((ROOT / 'metactl_ros').rglob('*.py')):
+        yield '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')
+
+
+def forbidden_for(module):
+    name = module.removeprefix('metactl_ros.')
+    if any(name == row or name.startswith(f'{row}.') for row in NUMPY_ONLY):
+        return HEAVY
+    forbidden = set(OUTSIDE)
+    if not name.startswith('nodes'):
+        forbidden |= {'rclpy'}
+    if name != 'plant.bullet_arm':
+        forbidden |= {'pybullet'}
+    return forbidden
+
+
+@pytest.mark.parametrize('module', list(modules()))
+def test_module_stays_within_its_layer(module):
+    forbidden = forbidden_for(module)
+    code = f'import sys, {module}; print(*sorted(set(sys.modules) & {forbidden!r}))'
+    fresh = subprocess.run(
+        [sys.executable, '-c', code], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    leaked = {name for name in fresh.stdout.split() if name in forbidden}
+    assert not leaked, f'{module} must not import {leaked}: move the import to its driver.'
+
+
+@pytest.mark.parametrize('folder', ['metactl_ros', 'training', 'test'])
+def test_no_module_grows_beyond_400_lines(folder):
+    sizes = {p.name: len(p.read_text().splitlines()) for p in (ROOT / folder).rglob('*.py')}
+    assert max(sizes.values()) <= 400, sizes
+
+
+def test_training_does_not_reach_for_ros():
+    for path in (ROOT / 'training').rglob('*.py'):
+        assert 'rclpy' not in path.read_text()
+        assert 'metactl_ros.nodes' not in path.read_text()
+
+
+def test_training_is_not_importable_outside_the_checkout(tmp_path):
+    found = subprocess.run(
+        [sys.executable, '-c', 'import training'], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "No module named 'training'" in found.stderr
+
+
+def test_every_module_says_what_it_is_for():
+    for path in (ROOT / 'metactl_ros').rglob('*.py'):
+        text = path.read_text()
+        assert not text or '"""' in text.split('import')[0], path

@@ -1,0 +1,163 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+
+import pytest
+import yaml
+
+from metactl_ros import settings as settings_module
+from metactl_ros.config import build
+from metactl_ros.control.gain_map import GainBox
+from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.settings import load_arm, load_settings, share_directory
+
+
+@pytest.fixture
+def shipped():
+    """Return a function that gives a fresh copy of a shipped YAML file."""
+
+    def read(name):
+        return yaml.safe_load((share_directory() / 'config' / name).read_text(encoding='utf-8'))
+
+    return read
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a function that writes a mapping, or text, to a YAML file."""
+
+    def write(content, name='file.yaml'):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+        return path
+
+    return write
+
+
+def test_a_misspelt_key_is_rejected_with_a_suggestion(shipped, written):
+    arm = shipped('arm.yaml')
+    arm['link_mases_kg'] = arm.pop('link_masses_kg')
+    with pytest.raises(ConfigError) as caught:
+        load_arm(written(arm, 'arm.yaml'))
+    first, second = str(caught.value).splitlines()
+    assert first == "arm.yaml: unknown key 'link_mases_kg'; did you mean 'link_masses_kg'?"
+    assert second.startswith("arm.yaml: missing key 'link_masses_kg'; add it (a list")
+
+
+def test_a_key_like_no_other_is_answered_with_the_valid_ones(shipped, written):
+    with pytest.raises(ConfigError, match=r"unknown key 'xyzzy'; valid keys are \['gravity_mps2'"):
+        load_arm(written(shipped('arm.yaml') | {'xyzzy': 1}))
+
+
+@pytest.mark.parametrize(
+    ('file', 'path', 'value', 'message'),
+    [
+        (
+            'arm.yaml',
+            ['link_masses_kg'],
+            [-6.0, 4.0],
+            'link_masses_kg: expected finite values abo',
+        ),
+        ('arm.yaml', ['link_masses_kg'], [6.0], r'expected 2 entries, one per joint, found 1'),
+        ('arm.yaml', ['link_masses_kg'], 6.0, 'expected a list, each entry a finite number'),
+        ('arm.yaml', ['link_masses_kg'], [6.0, float('nan')], r'link_masses_kg\[1\]: .*found nan'),
+        ('arm.yaml', ['gravity_mps2'], float('inf'), 'gravity_mps2: expected a finite number'),
+        ('arm.yaml', ['gravity_mps2'], -9.81, 'expected 0 to 100 m/s'),
+        ('arm.yaml', ['gravity_mps2'], True, 'expected a finite number, found True'),
+        ('arm.yaml', ['joint_names'], ['a', 'a'], 'names must differ'),
+        ('arm.yaml', ['joint_names'], [1, 2], r'joint_names\[0\]: expected a text, found 1'),
+        (
+            'arm.yaml',
+            ['limits', 'effort_nm'],
+            [0.0, 1.0],
+            'effort_nm: expected finite values abov',
+        ),
+        ('arm.yaml', ['limits'], 3, 'expected a table of JointLimits settings, found 3'),
+        ('plant.yaml', ['friction', 'coulomb_nm'], -1.0, 'coulomb_nm: expected finite values at'),
+        ('plant.yaml', ['friction', 'smoothing_velocity_radps'], 0.01, 'chatters at rest'),
+        ('plant.yaml', ['task', 'amplitude_rad'], [0.8], 'expected 2 entries'),
+        ('plant.yaml', ['task', 'payload_levels_kg'], [float('nan')], 'found nan'),
+        ('plant.yaml', ['sensing', 'encoder_bits'], 12.5, 'expected a whole number, found 12.5'),
+        ('plant.yaml', ['sensing', 'encoder_bits'], 33, 'at most 32'),
+        ('plant.yaml', ['sensing', 'actuator_limit_nm'], [1.0], 'expected 2 entries'),
+        ('plant.yaml', ['sensing', 'tau_z_drift_to_s'], 0.0, 'tau_z_drift_to_s: expected finite'),
+        ('plant.yaml', ['substep_hz'], 0.0, 'substep_hz: expected finite values above 0'),
+        ('controller.yaml', ['gain_box', 'kd_per_s'], [60.0, 10.0], 'least <= largest'),
+        ('controller.yaml', ['gain_box', 'kd_per_s'], [10.0], 'least <= largest'),
+        ('controller.yaml', ['law', 'rate_hz'], '100', "expected a finite number, found '100'"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(shipped, written, file, path, value, message):
+    mapping = shipped(file)
+    *parents, last = path
+    table = mapping
+    for key in parents:
+        table = table[key]
+    table[last] = value
+    with pytest.raises(ConfigError, match=message):
+        load_settings(**{file.removesuffix('.yaml'): written(mapping, file)})
+
+
+def test_all_problems_are_reported_at_once(shipped, written):
+    arm = shipped('arm.yaml')
+    arm['gravity_mps2'] = 'down'
+    arm['link_lengths_m'] = None
+    del arm['joint_names']
+    with pytest.raises(ConfigError) as caught:
+        load_arm(written(arm))
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_key_given_twice_is_refused(written):
+    with pytest.raises(ConfigError, match=r"'gravity_mps2' is given twice \(line 2\)"):
+        load_arm(written('gravity_mps2: 1.0\ngravity_mps2: 2.0\n'))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r'nowhere.yaml: cannot be read'):
+        load_arm(tmp_path / 'nowhere.yaml')
+
+
+def test_a_broken_file_is_named(written):
+    with pytest.raises(ConfigError, match='not valid YAML'):
+        load_arm(written('joint_names: [unclosed\n'))
+
+
+def test_an_empty_file_is_refused(written):
+    with pytest.raises(ConfigError, match='expected a table of Arm settings, found None'):
+        load_arm(written(''))
+
+
+def test_a_python_object_in_yaml_is_refused(written):
+    with pytest.raises(ConfigError, match='not valid YAML'):
+        load_arm(written('gravity_mps2: !!python/object/apply:os.getcwd []\n'))
+
+
+def test_a_package_without_its_configuration_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(settings_module, '__file__', str(tmp_path / 'a' / 'b' / 'settings.py'))
+    with pytest.raises(ConfigError, match='install metactl_ros again'):
+        share_directory()
+
+
+def test_a_configuration_beside_the_installed_package_is_found(monkeypatch, tmp_path):
+    module = tmp_path / 'lib' / 'python3.12' / 'site-packages' / 'metactl_ros' / 'settings.py'
+    share = tmp_path / 'share' / 'metactl_ros'
+    (share / 'config').mkdir(parents=True)
+    (share / 'config' / 'arm.yaml').touch()
+    monkeypatch.setattr(settings_module, '__file__', str(module))
+    assert share_directory() == share
+
+
+def test_settings_cannot_be_changed_after_loading(settings):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.arm.gravity_mps2 = 1.0
+
+
+def test_a_setting_written_back_builds_the_same_value(settings):
+    again = build(type(settings), dataclasses.asdict(settings), 'again')
+    assert again == settings
+
+
+def test_numbers_built_in_code_are_held_to_the_same_rules():
+    with pytest.raises(MetactlError, match='bias_nm: expected finite values at least 0'):
+        GainBox(kd_per_s=(1, 2), lambda_per_s=(1, 2), bias_nm=float('nan'), coulomb_nm=1.0)

@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from metactl_ros.evaluation.result_file import write_json
+from training import evaluate
+from training.evaluate import main, PAPER_BASELINE_RAD, parse_args
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope='module')
+def records(tmp_path_factory):
+    """Evaluate the baseline on both plants as a user would, once.
+
+    Eight rollouts of the phase lattice instead of twenty: the mean moves by 1 %, and
+    results/baseline_*.json hold the full evaluation.
+    """
+    folder = tmp_path_factory.mktemp('evaluate')
+    found = {}
+    for plant in ('rk4', 'bullet'):
+        target = folder / f'{plant}.json'
+        command = ['--plant', plant, '--rollouts', '8', '--out', str(folder)]
+        assert main([*command, '--json', str(target)]) == 0
+        found[plant] = json.loads(target.read_text())
+    return folder, found
+
+
+@pytest.mark.parametrize('plant', ['rk4', 'bullet'])
+def test_the_kept_full_evaluation_is_the_papers_within_3_percent(plant):
+    kept = json.loads((ROOT / 'results' / f'baseline_{plant}.json').read_text())
+    assert {record['num_rollouts_per_payload'] for record in kept} == {20}
+    for record in kept:
+        assert record['rmse'] == pytest.approx(PAPER_BASELINE_RAD[record['tau_z']], rel=0.03)
+        assert record['memory_share_percent'] >= 15.0
+
+
+@pytest.mark.parametrize('plant', ['rk4', 'bullet'])
+def test_baseline_rmse_is_the_papers_within_3_percent(records, plant):
+    found = {record['tau_z']: record['rmse'] for record in records[1][plant]}
+    assert found == pytest.approx(PAPER_BASELINE_RAD, rel=0.03)
+
+
+@pytest.mark.parametrize('plant', ['rk4', 'bullet'])
+def test_baseline_rmse_grows_with_payload(records, plant):
+    for record in records[1][plant]:
+        assert np.all(np.diff(record['rmse_by_payload']) > 0)
+
+
+@pytest.mark.parametrize('plant', ['rk4', 'bullet'])
+def test_knowing_the_memory_is_worth_15_percent_at_every_horizon(records, plant):
+    for record in records[1][plant]:
+        assert record['memory_share_percent'] >= 15.0
+        recovered = 100.0 * (1.0 - record['rmse_knowing_memory'] / record['rmse'])
+        assert record['memory_share_percent'] == pytest.approx(recovered)
+        assert record['rmse_without_memory'] < record['rmse']
+
+
+def test_both_plants_report_the_same_rmse_within_a_thousandth(records):
+    for rk4, bullet in zip(records[1]['rk4'], records[1]['bullet'], strict=True):
+        assert bullet['rmse'] == pytest.approx(rk4['rmse'], rel=1e-3)
+
+
+def test_each_file_has_what_is_needed_to_repeat_the_run(records):
+    folder, found = records
+    for tau_z, record in zip((1, 2, 5), found['rk4'], strict=True):
+        alone = json.loads((folder / f'ct_rk4_tau{tau_z}_seed42.json').read_text())
+        assert alone == record
+        assert alone['controller'] == 'ct'
+        assert alone['num_parameters'] == 0
+        assert alone['delta_percent'] == 0.0
+        assert alone['num_diverged'] == 0
+        assert len(alone['rmse_std_by_payload']) == len(alone['payload_levels_kg']) == 5
+        assert alone['num_rollouts_per_payload'] == 8
+        assert alone['settings']['plant']['friction']['memory_gain_nmprad'] > 0
+        assert 'numpy' in alone['versions']
+        assert alone['command']
+
+
+def test_seeds_give_files_of_their_own_and_other_numbers(tmp_path):
+    command = ['--rollouts', '4', '--tau-z', '2', '--seed', '42', '43', '--out', str(tmp_path)]
+    assert main(command) == 0
+    one, two = (
+        json.loads((tmp_path / f'ct_rk4_tau2_seed{seed}.json').read_text()) for seed in (42, 43)
+    )
+    assert one['rmse'] != two['rmse']
+
+
+def test_rollouts_that_diverge_are_counted_and_not_averaged(settings):
+    args = parse_args(['--tau-z', '2', '--rollouts', '3'])
+    trial = evaluate.Trial(
+        controller='ct',
+        plant='rk4',
+        twin='itself',
+        tau_z_s=2.0,
+        seed=1,
+        payload_kg=0.0,
+        num_rollouts=args.rollouts,
+        num_steps=10,
+    )
+    half = evaluate.TrialResult(np.array([0.1, np.inf]), np.ones((2, 2)), np.zeros(2))
+    all_lost = evaluate.TrialResult(np.array([np.inf, np.inf]), np.ones((2, 2)), np.zeros(2))
+    record = evaluate.summarise(settings, [trial, trial], [half, all_lost])
+    assert record['num_diverged'] == 3
+    assert record['rmse_by_payload'] == [0.1, None]
+    assert record['rmse'] is None
+    assert record['delta_percent'] is None
+    evaluate.print_table([record], Console(quiet=True))
+
+
+def test_a_bad_settings_file_ends_with_its_message_and_code_2(tmp_path, capsys):
+    bad = tmp_path / 'arm.yaml'
+    bad.write_text('joint_name: [a, b]\n')
+    assert main(['--arm', str(bad), '--out', str(tmp_path)]) == 2
+    assert "did you mean 'joint_names'?" in capsys.readouterr().err
+
+
+def test_the_papers_protocol_is_the_default():
+    args = parse_args([])
+    assert (args.tau_z, args.rollouts, args.seed) == ([1.0, 2.0, 5.0], 20, [42])
+
+
+@pytest.mark.parametrize('words', [['--tau-z', '0'], ['--tau-z', 'nan'], ['--rollouts', '0']])
+def test_a_number_out_of_range_is_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        parse_args(words)
+    assert 'above 0' in capsys.readouterr().err
+
+
+def test_a_result_that_is_not_finite_is_not_written(tmp_path):
+    path = tmp_path / 'result.json'
+    write_json(path, {'rmse': 1.0})
+    with pytest.raises(ValueError, match='not JSON compliant'):
+        write_json(path, {'rmse': float('nan')})
+    assert json.loads(path.read_text()) == {'rmse': 1.0}
+    assert [p.name for p in tmp_path.iterdir()] == ['result.json']

@@ -1,0 +1,29 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+
+from metactl_ros.evaluation.metrics import delta_percent, tracking_rmse
+
+
+def test_rmse_of_a_hand_computed_rollout():
+    wanted = np.zeros((3, 2))
+    found = np.array([[9.0, 9.0], [3.0, 4.0], [0.0, 5.0]])  # row 0 is the drawn start
+    assert tracking_rmse(wanted, found) == 5.0
+
+
+def test_rollouts_are_kept_apart():
+    found = np.zeros((3, 4, 2))
+    found[:, 1] = 1.0
+    np.testing.assert_allclose(tracking_rmse(np.zeros_like(found), found), [0, 2**0.5, 0, 0])
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
+def test_a_diverged_rollout_is_infinitely_bad_and_never_nan(bad):
+    found = np.zeros((3, 2, 2))
+    found[2, 0, 1] = bad
+    np.testing.assert_array_equal(tracking_rmse(np.zeros_like(found), found), [np.inf, 0.0])
+
+
+def test_delta_is_negative_for_an_improvement():
+    assert delta_percent(0.05, 0.10) == pytest.approx(-50.0)

@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every constant gain of the shipped box is stable at 100 Hz, whatever the arm carries."""
+
+from dataclasses import replace
+import itertools
+
+import numpy as np
+import pytest
+from starts import start
+
+from metactl_ros.arm import gravity_torque, lump, solve_inertia
+from metactl_ros.control.computed_torque import computed_torque
+from metactl_ros.control.gain_map import box_bounds
+from metactl_ros.evaluation.metrics import tracking_rmse
+from metactl_ros.evaluation.rollout import run_episode
+from metactl_ros.plant.factory import make_plant
+from metactl_ros.plant.rk4_arm import Rk4Arm
+from metactl_ros.reference import Hold
+from metactl_ros.signals import Reference
+from metactl_ros.task import draw_evaluation
+
+POSTURES = list(itertools.product(np.linspace(-np.pi, np.pi, 13), np.linspace(-2.6, 2.6, 9)))
+
+
+def spectral_radius(settings, friction, gains, payload_kg, q_rad):
+    """Return the largest |eigenvalue| of the sampled loop, linearised where the arm can rest.
+
+    The unmodelled payload pulls the arm off its reference; the reference is placed so that the
+    loop is at rest in the wanted posture, sag and all. State (q, qd, z), one step of 10 ms.
+    """
+    law, model = settings.controller.law, lump(settings.arm, 0.0)
+    sag_nm = gravity_torque(lump(settings.arm, payload_kg), q_rad) - gravity_torque(model, q_rad)
+    stiffness = gains[:, :2] * law.slope_per_s
+    rest = q_rad + solve_inertia(model, q_rad, sag_nm) / stiffness
+    reference = Reference(rest, np.zeros_like(rest), np.zeros_like(rest))
+    plant = Rk4Arm(settings.arm, friction, law.rate_hz)
+
+    def advance(x):
+        state = plant.reset(start(x[:, :2], x[:, 2:4], x[:, 4:], payload_kg))
+        state = plant.step(computed_torque(law, model, state, reference, gains))
+        return np.concatenate([state.q_rad, state.qd_radps, plant.memory_nm], axis=-1)
+
+    at_rest = np.concatenate([q_rad, np.zeros((len(q_rad), 4))], axis=-1)
+    np.testing.assert_allclose(advance(at_rest), at_rest, rtol=0, atol=1e-9)
+    h = 1e-6
+    columns = [(advance(at_rest + h * d) - advance(at_rest - h * d)) / (2 * h) for d in np.eye(6)]
+    return np.abs(np.linalg.eigvals(np.stack(columns, axis=-1))).max(axis=-1)
+
+
+def grid(settings, kd_min=None):
+    """Return gains, payloads and postures: three values of each gain of each joint."""
+    lower, upper = box_bounds(settings.controller.gain_box, 2)
+    if kd_min is not None:
+        lower = np.concatenate([[kd_min, kd_min], lower[2:]])
+    levels = [
+        np.array([low, (low + high) / 2, high]) for low, high in zip(lower, upper, strict=True)
+    ]
+    cases = list(itertools.product(*levels[:4], (0.0, 0.75, 1.5), POSTURES))
+    gains = np.array([[*case[:4], 0.0, 0.0, 0.0, 0.0] for case in cases])
+    return gains, np.array([case[4] for case in cases]), np.array([case[5] for case in cases])
+
+
+def frictions(settings):
+    full = settings.plant.friction
+    sliding = replace(full, coulomb_nm=0.0, static_nm=0.0)
+    return [full, sliding, replace(sliding, viscous_nmsprad=0.0, memory_gain_nmprad=0.0)]
+
+
+def test_every_gain_of_the_box_is_stable_in_every_posture_for_every_payload(settings):
+    for friction in frictions(settings):
+        radius = spectral_radius(settings, friction, *grid(settings))
+        assert radius.max() < 1.0
+
+
+def test_a_lower_kd_bound_of_5_would_not_be(settings):
+    no_help = frictions(settings)[-1]
+    assert spectral_radius(settings, no_help, *grid(settings, kd_min=5.0)).max() > 1.0
+
+
+def corners(settings):
+    lower, upper = box_bounds(settings.controller.gain_box, 2)
+    ends = list(zip(lower[:4], upper[:4], strict=True))
+    return np.array([[*corner, 0.0, 0.0, 0.0, 0.0] for corner in itertools.product(*ends)])
+
+
+@pytest.mark.parametrize('payload', [0.0, 1.5])
+def test_the_corners_of_the_box_track_on_the_rk4_plant(settings, payload):
+    gains = corners(settings)
+    episodes = draw_evaluation(settings.plant.task, 3, payload, len(gains), 2.0)
+    log = run_episode(make_plant('rk4', settings), episodes, lambda *_: gains, settings, 1000)
+    assert tracking_rmse(log.q_desired_rad, log.q_rad).max() < 0.7
+    last = log.q_desired_rad[-500:] - log.q_rad[-500:]
+    assert np.abs(last).max() < 1.5  # softest gains sag under 1.5 kg, none run away
+
+
+def test_the_corners_of_the_box_track_on_the_bullet_plant(settings):
+    gains = corners(settings)
+    plant = make_plant('bullet', settings)
+    episodes = draw_evaluation(settings.plant.task, 3, 1.5, len(gains), 2.0)
+    for index, theta in enumerate(gains):
+        log = run_episode(
+            plant, episodes.of_arm(index), lambda *_, theta=theta: theta, settings, 500
+        )
+        assert tracking_rmse(log.q_desired_rad, log.q_rad) < 0.7
+    plant.close()
+
+
+@pytest.mark.parametrize('name', ['rk4', 'bullet'])
+def test_a_held_arm_comes_to_rest(settings, name):
+    plant = make_plant(name, settings)
+    episode = draw_evaluation(settings.plant.task, 5, 1.5, 1, 2.0).of_arm(0)
+    held = replace(episode, reference=Hold(np.array([0.4, -0.6])))
+    begin = replace(held.start, q_rad=np.array([0.4, -0.6]), qd_radps=np.zeros(2))
+    held = replace(held, start=begin)
+    _, upper = box_bounds(settings.controller.gain_box, 2)
+    stiffest = np.concatenate([upper[:4], np.zeros(4)])
+    log = run_episode(plant, held, lambda *_: stiffest, settings, 1500)
+    plant.close()
+    last_velocity = np.diff(log.q_rad[-100:], axis=0) / 0.01
+    assert np.abs(last_velocity).max() < 1e-3
