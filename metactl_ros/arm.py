@@ -10,8 +10,8 @@ r"""Rigid-body model of a planar two-link arm in a vertical plane, in closed for
 
     M(q) qdd + C(q, qd) qd + g(q) = tau - friction
 
-Links are uniform rods. All functions are batch first: q has shape (..., 2), and the payload, held
-in `Inertia`, broadcasts against the leading axes. The controller's model carries no payload.
+Links are uniform rods. Vectors are lists of components (see `signals`), matrices are arrays over
+leading batch axes. The payload is held in `Inertia`; the controller's model carries none.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ import numpy as np
 
 from metactl_ros.config import require_length, require_positive
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import Array
+from metactl_ros.signals import Array, Component, dot, functions_for, split, Vector
 
 NUM_JOINTS = 2
 
@@ -81,22 +81,30 @@ class Arm:
 class Inertia(NamedTuple):
     """The five lumped constants that M, C and g depend on, each of the payload's shape (...)."""
 
-    a1_kgm2: Array
+    a1_kgm2: Component
     """Rotation of link 1 about joint 1, with everything beyond it as a point at joint 2."""
-    a2_kgm2: Array
+    a2_kgm2: Component
     """Rotation of link 2 and payload about joint 2."""
-    a3_kgm2: Array
+    a3_kgm2: Component
     """Coupling of the two rotations."""
-    b1_nm: Array
+    b1_nm: Component
     """Gravity moment of link 1 and everything beyond it, arm horizontal."""
-    b2_nm: Array
+    b2_nm: Component
     """Gravity moment of link 2 and payload about joint 2, link horizontal."""
 
 
-def lump(arm: Arm, payload_kg: Array | float) -> Inertia:
+class Mass(NamedTuple):
+    """The three entries of the symmetric M(q)."""
+
+    m11: Component
+    m12: Component
+    m22: Component
+
+
+def lump(arm: Arm, payload_kg: Component) -> Inertia:
     """Return the lumped constants for a payload of shape (...); compute once, use often."""
     (m1, m2), (l1, l2) = arm.link_masses_kg, arm.link_lengths_m
-    p = np.asarray(payload_kg, dtype=np.float64)
+    p = payload_kg
     return Inertia(
         a1_kgm2=m1 * l1**2 / 3.0 + (m2 + p) * l1**2,
         a2_kgm2=m2 * l2**2 / 3.0 + p * l2**2,
@@ -107,13 +115,30 @@ def lump(arm: Arm, payload_kg: Array | float) -> Inertia:
 
 
 def inertia_matrix(inertia: Inertia, q_rad: Array) -> Array:
-    """Return M(q), symmetric positive definite, in kg m^2, shape (..., 2, 2)."""
-    m11, m12, m22 = _inertia_entries(inertia, q_rad)
-    M = np.empty((*np.shape(m11), 2, 2))
-    M[..., 0, 0] = m11
-    M[..., 0, 1] = M[..., 1, 0] = m12
-    M[..., 1, 1] = m22
-    return M
+    """Return M(q), symmetric positive definite, in kg m^2, of shape (..., 2) to (..., 2, 2)."""
+    m11, m12, m22 = np.broadcast_arrays(*mass_at(inertia, split(q_rad)))
+    return np.stack([np.stack([m11, m12], axis=-1), np.stack([m12, m22], axis=-1)], axis=-2)
+
+
+def mass_at(inertia: Inertia, q_rad: Vector) -> Mass:
+    """Return the entries of M(q); compute once per posture, apply and solve as often as needed."""
+    coupling = inertia.a3_kgm2 * functions_for(q_rad[1]).cos(q_rad[1])
+    m12 = inertia.a2_kgm2 + coupling
+    return Mass(inertia.a1_kgm2 + m12 + coupling, m12, inertia.a2_kgm2)
+
+
+def apply_mass(mass: Mass, qdd_radps2: Vector) -> list[Component]:
+    """Return M qdd, in N m."""
+    x1, x2 = qdd_radps2
+    return [mass.m11 * x1 + mass.m12 * x2, mass.m12 * x1 + mass.m22 * x2]
+
+
+def solve_mass(mass: Mass, torque_nm: Vector) -> list[Component]:
+    """Return M^-1 tau, in rad / s^2, by Cramer's rule."""
+    t1, t2 = torque_nm
+    m11, m12, m22 = mass
+    scale = 1.0 / (m11 * m22 - m12 * m12)
+    return [(m22 * t1 - m12 * t2) * scale, (m11 * t2 - m12 * t1) * scale]
 
 
 def coriolis_matrix(inertia: Inertia, q_rad: Array, qd_radps: Array) -> Array:
@@ -122,7 +147,7 @@ def coriolis_matrix(inertia: Inertia, q_rad: Array, qd_radps: Array) -> Array:
     M_dot - 2 C is skew-symmetric; C qd is the Coriolis and centripetal torque.
     """
     h = inertia.a3_kgm2 * np.sin(q_rad[..., 1])
-    qd1, qd2 = qd_radps[..., 0], qd_radps[..., 1]
+    qd1, qd2 = split(qd_radps)
     C = np.zeros((*np.shape(h * qd1), 2, 2))
     C[..., 0, 0] = -h * qd2
     C[..., 0, 1] = -h * (qd1 + qd2)
@@ -130,54 +155,40 @@ def coriolis_matrix(inertia: Inertia, q_rad: Array, qd_radps: Array) -> Array:
     return C
 
 
-def gravity_torque(inertia: Inertia, q_rad: Array) -> Array:
-    """Return g(q), the torque that holds the arm still, in N m, shape (..., 2)."""
-    elbow = inertia.b2_nm * np.cos(q_rad[..., 0] + q_rad[..., 1])
-    return np.stack([inertia.b1_nm * np.cos(q_rad[..., 0]) + elbow, elbow], axis=-1)
+def gravity_torque(inertia: Inertia, q_rad: Vector) -> list[Component]:
+    """Return g(q), the torque that holds the arm still, in N m."""
+    q1, q2 = q_rad
+    cos = functions_for(q1).cos
+    elbow = inertia.b2_nm * cos(q1 + q2)
+    return [inertia.b1_nm * cos(q1) + elbow, elbow]
 
 
-def bias_torque(inertia: Inertia, q_rad: Array, qd_radps: Array) -> Array:
-    """Return C(q, qd) qd + g(q), in N m, shape (..., 2)."""
-    h = inertia.a3_kgm2 * np.sin(q_rad[..., 1])
-    qd1, qd2 = qd_radps[..., 0], qd_radps[..., 1]
-    torque = gravity_torque(inertia, q_rad)
-    torque[..., 0] -= h * qd2 * (2.0 * qd1 + qd2)
-    torque[..., 1] += h * qd1 * qd1
-    return torque
+def bias_torque(inertia: Inertia, q_rad: Vector, qd_radps: Vector) -> list[Component]:
+    """Return C(q, qd) qd + g(q), in N m."""
+    qd1, qd2 = qd_radps
+    shoulder, elbow = gravity_torque(inertia, q_rad)
+    h = inertia.a3_kgm2 * functions_for(q_rad[1]).sin(q_rad[1])
+    return [shoulder - h * qd2 * (2.0 * qd1 + qd2), elbow + h * qd1 * qd1]
 
 
-def apply_inertia(inertia: Inertia, q_rad: Array, qdd_radps2: Array) -> Array:
-    """Return M(q) qdd, in N m, shape (..., 2), without forming the matrix."""
-    m11, m12, m22 = _inertia_entries(inertia, q_rad)
-    x1, x2 = qdd_radps2[..., 0], qdd_radps2[..., 1]
-    return np.stack([m11 * x1 + m12 * x2, m12 * x1 + m22 * x2], axis=-1)
-
-
-def solve_inertia(inertia: Inertia, q_rad: Array, torque_nm: Array) -> Array:
-    """Return M(q)^-1 tau, in rad / s^2, shape (..., 2), by Cramer's rule."""
-    m11, m12, m22 = _inertia_entries(inertia, q_rad)
-    t1, t2 = torque_nm[..., 0], torque_nm[..., 1]
-    determinant = m11 * m22 - m12 * m12
-    return np.stack(
-        [(m22 * t1 - m12 * t2) / determinant, (m11 * t2 - m12 * t1) / determinant], axis=-1
-    )
-
-
-def forward_dynamics(inertia: Inertia, q_rad: Array, qd_radps: Array, torque_nm: Array) -> Array:
-    """Return qdd = M^-1 (tau - C qd - g), in rad / s^2, shape (..., 2).
+def forward_dynamics(
+    inertia: Inertia, q_rad: Vector, qd_radps: Vector, torque_nm: Vector
+) -> list[Component]:
+    """Return qdd = M^-1 (tau - C qd - g), in rad / s^2.
 
     `torque_nm` is the net joint torque: motor effort minus friction.
     """
-    return solve_inertia(inertia, q_rad, torque_nm - bias_torque(inertia, q_rad, qd_radps))
+    bias = bias_torque(inertia, q_rad, qd_radps)
+    net = [torque - taken for torque, taken in zip(torque_nm, bias, strict=True)]
+    return solve_mass(mass_at(inertia, q_rad), net)
 
 
-def mechanical_energy(inertia: Inertia, q_rad: Array, qd_radps: Array) -> Array:
-    """Return kinetic plus potential energy, in J, shape (...); zero at rest in the horizontal."""
-    momentum = apply_inertia(inertia, q_rad, qd_radps)
-    kinetic = 0.5 * np.sum(momentum * qd_radps, axis=-1)
-    q1, q2 = q_rad[..., 0], q_rad[..., 1]
-    potential = inertia.b1_nm * np.sin(q1) + inertia.b2_nm * np.sin(q1 + q2)
-    return np.asarray(kinetic + potential)
+def mechanical_energy(inertia: Inertia, q_rad: Vector, qd_radps: Vector) -> Component:
+    """Return kinetic plus potential energy, in J; zero at rest in the horizontal."""
+    q1, q2 = q_rad
+    sin = functions_for(q1).sin
+    kinetic = 0.5 * dot(apply_mass(mass_at(inertia, q_rad), qd_radps), qd_radps)
+    return kinetic + inertia.b1_nm * sin(q1) + inertia.b2_nm * sin(q1 + q2)
 
 
 def smallest_inertia(arm: Arm) -> float:
@@ -188,10 +199,3 @@ def smallest_inertia(arm: Arm) -> float:
     """
     stretched = np.zeros(NUM_JOINTS)
     return float(np.linalg.eigvalsh(inertia_matrix(lump(arm, 0.0), stretched)).min())
-
-
-def _inertia_entries(inertia: Inertia, q_rad: Array) -> tuple[Array, Array, Array]:
-    coupling = inertia.a3_kgm2 * np.cos(q_rad[..., 1])
-    m12 = inertia.a2_kgm2 + coupling
-    m22 = np.broadcast_to(inertia.a2_kgm2, np.shape(m12))
-    return inertia.a1_kgm2 + m12 + coupling, m12, m22

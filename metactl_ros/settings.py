@@ -11,8 +11,7 @@ import yaml
 
 from metactl_ros.arm import Arm, smallest_inertia
 from metactl_ros.config import build, require_positive
-from metactl_ros.control.computed_torque import ControlLaw
-from metactl_ros.control.gain_map import GainBox
+from metactl_ros.control.loop import ControllerSettings
 from metactl_ros.errors import ConfigError
 from metactl_ros.plant.friction import Friction, smallest_smoothing
 from metactl_ros.plant.sensing import Sensing
@@ -36,20 +35,17 @@ class PlantSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ControllerSettings:
-    """The controller, as `config/controller.yaml` states it."""
-
-    law: ControlLaw
-    gain_box: GainBox
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """The arm, the world around it and the controller."""
 
     arm: Arm
     plant: PlantSettings
     controller: ControllerSettings
+
+    @property
+    def episode_steps(self) -> int:
+        """Control steps in one episode of the paper's horizon T."""
+        return round(self.controller.context.horizon_s * self.controller.law.rate_hz)
 
     def __post_init__(self) -> None:
         rate_hz = self.controller.law.rate_hz

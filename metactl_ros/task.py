@@ -23,8 +23,6 @@ GOLDEN_RATIO = (1.0 + 5.0**0.5) / 2.0
 class Task:
     """Distribution of episodes, as `config/plant.yaml` states it."""
 
-    horizon_s: float
-    """Length of an episode, s; the phase feature t / T wraps in longer runs."""
     amplitude_rad: tuple[float, ...]
     """A of q_d = A sin(w t + phase), one entry per joint, rad."""
     omega_radps: tuple[float, ...]
@@ -39,15 +37,13 @@ class Task:
     """Payloads of an evaluation, kg."""
     payload_estimate_std_kg: float
     """Standard deviation of p_hat - p, drawn once per episode, kg."""
-    friction_regime_estimate: float
-    """mu_hat, a constant of the context token."""
     tau_z_s: float
     """Memory horizon of the friction unless a command says otherwise, s."""
 
     def __post_init__(self) -> None:
         vectors = {'amplitude_rad': self.amplitude_rad, 'omega_radps': self.omega_radps}
         require_length('Task', NUM_JOINTS, **vectors)
-        require_positive('Task', horizon_s=self.horizon_s, tau_z_s=self.tau_z_s, **vectors)
+        require_positive('Task', tau_z_s=self.tau_z_s, **vectors)
         require_not_negative(
             'Task',
             initial_error_std_rad=self.initial_error_std_rad,
@@ -55,7 +51,6 @@ class Task:
             payload_max_kg=self.payload_max_kg,
             payload_levels_kg=self.payload_levels_kg,
             payload_estimate_std_kg=self.payload_estimate_std_kg,
-            friction_regime_estimate=self.friction_regime_estimate,
         )
 
 

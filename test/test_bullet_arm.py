@@ -9,6 +9,7 @@ from metactl_ros.errors import PlantError
 from metactl_ros.plant.arm_urdf import arm_urdf
 from metactl_ros.plant.bullet_arm import BulletArm, substeps_per_period
 from metactl_ros.settings import share_directory
+from metactl_ros.signals import split
 
 
 @pytest.fixture
@@ -30,12 +31,12 @@ def energy_drift(settings, no_friction, substep_hz):
     plant = BulletArm(settings.arm, no_friction, 100.0, substep_hz)
     state = plant.reset(start([0.3, 0.4], payload_kg=1.0))
     inertia = lump(settings.arm, 1.0)
-    before = mechanical_energy(inertia, state.q_rad, state.qd_radps)
+    before = mechanical_energy(inertia, split(state.q_rad), split(state.qd_radps))
     kinetic = []
     for _ in range(200):
         state = plant.step(np.zeros(2))
-        energy = mechanical_energy(inertia, state.q_rad, state.qd_radps)
-        kinetic.append(energy - mechanical_energy(inertia, state.q_rad, np.zeros(2)))
+        energy = mechanical_energy(inertia, split(state.q_rad), split(state.qd_radps))
+        kinetic.append(energy - mechanical_energy(inertia, split(state.q_rad), [0.0, 0.0]))
     plant.close()
     assert max(kinetic) > 50.0
     return abs(energy - before) / max(kinetic)
@@ -60,7 +61,7 @@ def test_a_changed_payload_changes_the_acceleration_as_the_model_says(
     fine = frictionless.reset(start(q, qd, payload_kg=payload))
     after = frictionless.step(effort)
     acceleration = (after.qd_radps - fine.qd_radps) / 0.01
-    expected = forward_dynamics(lump(settings.arm, payload), q, qd, effort)
+    expected = forward_dynamics(lump(settings.arm, payload), *map(split, (q, qd, effort)))
     np.testing.assert_allclose(acceleration, expected, rtol=0.05, atol=0.05)
 
 

@@ -82,8 +82,12 @@ def test_a_key_like_no_other_is_answered_with_the_valid_ones(shipped, written):
         ('plant.yaml', ['sensing', 'actuator_limit_nm'], [1.0], 'expected 2 entries'),
         ('plant.yaml', ['sensing', 'tau_z_drift_to_s'], 0.0, 'tau_z_drift_to_s: expected finite'),
         ('plant.yaml', ['substep_hz'], 0.0, 'substep_hz: expected finite values above 0'),
-        ('controller.yaml', ['gain_box', 'kd_per_s'], [60.0, 10.0], 'least <= largest'),
-        ('controller.yaml', ['gain_box', 'kd_per_s'], [10.0], 'least <= largest'),
+        ('controller.yaml', ['gain_box', 'kd_per_s'], [60.0, 10.0], 'finite and in this order'),
+        ('controller.yaml', ['gain_box', 'kd_per_s'], [10.0], 'finite and in this order'),
+        ('controller.yaml', ['context', 'num_rows'], 0, 'num_rows: expected finite values above'),
+        ('controller.yaml', ['context', 'horizon_s'], 0.0, 'horizon_s: expected finite values'),
+        ('controller.yaml', ['modes', 'blind_ramp_s'], -1.0, 'blind_ramp_s: expected finite'),
+        ('controller.yaml', ['lyapunov', 'alpha_per_s'], 0.0, 'alpha_per_s: expected finite'),
         ('controller.yaml', ['law', 'rate_hz'], '100', "expected a finite number, found '100'"),
     ],
 )
@@ -159,5 +163,5 @@ def test_a_setting_written_back_builds_the_same_value(settings):
 
 
 def test_numbers_built_in_code_are_held_to_the_same_rules():
-    with pytest.raises(MetactlError, match='bias_nm: expected finite values at least 0'):
-        GainBox(kd_per_s=(1, 2), lambda_per_s=(1, 2), bias_nm=float('nan'), coulomb_nm=1.0)
+    with pytest.raises(MetactlError, match='kd_per_s: expected'):
+        GainBox(kd_per_s=(1, float('nan')), lambda_per_s=(1, 2), feed_forward=())

@@ -103,8 +103,10 @@ def test_rollouts_that_diverge_are_counted_and_not_averaged(settings):
         num_rollouts=args.rollouts,
         num_steps=10,
     )
-    half = evaluate.TrialResult(np.array([0.1, np.inf]), np.ones((2, 2)), np.zeros(2))
-    all_lost = evaluate.TrialResult(np.array([np.inf, np.inf]), np.ones((2, 2)), np.zeros(2))
+    half = evaluate.TrialResult(np.array([0.1, np.inf]), np.ones((2, 2)), np.zeros(2), np.zeros(2))
+    all_lost = evaluate.TrialResult(
+        np.array([np.inf, np.inf]), np.ones((2, 2)), np.zeros(2), np.zeros(2)
+    )
     record = evaluate.summarise(settings, [trial, trial], [half, all_lost])
     assert record['num_diverged'] == 3
     assert record['rmse_by_payload'] == [0.1, None]

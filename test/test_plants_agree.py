@@ -13,7 +13,7 @@ import pytest
 
 from metactl_ros.evaluation.metrics import tracking_rmse
 from metactl_ros.evaluation.rollout import run_episode
-from metactl_ros.evaluation.twins import fixed_gain_controller
+from metactl_ros.evaluation.twins import fixed_gain_twin
 from metactl_ros.plant.factory import make_plant
 from metactl_ros.task import draw_evaluation
 
@@ -22,8 +22,8 @@ NUM_STEPS = 500
 
 def baseline_log(settings, name, episode, num_steps=NUM_STEPS):
     plant = make_plant(name, settings)
-    controller = fixed_gain_controller(settings, plant, 'itself')
-    log = run_episode(plant, episode, controller, settings, num_steps)
+    loop, policy = fixed_gain_twin(settings, plant, 'itself')
+    log = run_episode(plant, episode, policy, loop, num_steps)
     plant.close()
     return log
 

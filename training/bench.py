@@ -10,20 +10,25 @@ over the turns is kept.
 
 import argparse
 from collections.abc import Callable, Sequence
+import gc
 import json
 from pathlib import Path
 import statistics
 import time
 
 import numpy as np
+import psutil
 from rich.console import Console
 from rich.table import Table
 
+from metactl_ros.control.loop import ControlLoop
 from metactl_ros.evaluation.result_file import write_json
+from metactl_ros.evaluation.rollout import without_warmup
 from metactl_ros.plant.bullet_arm import BulletArm
 from metactl_ros.plant.protocol import Plant
 from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.settings import load_settings, Settings
+from metactl_ros.signals import seconds
 from metactl_ros.task import draw_evaluation
 
 NUM_TURNS = 7
@@ -55,6 +60,57 @@ def bench_plants(settings: Settings) -> dict[str, float]:
     }
 
 
+def bench_control_step(settings: Settings) -> dict[str, float]:
+    """Return the cost of observe + actuate for one arm, and what a million of them leave behind.
+
+    Random proposals, so that the shield works; a window of 50 rows; garbage collection frozen, as
+    the node does. p99 of each turn, then the median over the turns.
+    """
+    plant = Rk4Arm(settings.arm, settings.plant.friction, settings.controller.law.rate_hz)
+    loop = ControlLoop(settings.arm, without_warmup(settings.controller))
+    episode = draw_evaluation(settings.plant.task, 42, 0.75, 1, 2.0).of_arm(0)
+    rng = np.random.default_rng(0)
+    state = plant.reset(episode.start)
+    loop.reset(state)
+    instants = []
+    for _ in range(2000):
+        reference = episode.reference.at(seconds(state.stamp_ns))
+        action = rng.uniform(-1.0, 1.0, loop.gain_map.size)
+        instants.append((state, reference, action))
+        step = loop.actuate(action, state, reference, state.stamp_ns)
+        state = plant.step(step.effort_nm)
+
+    def turn() -> list[float]:
+        loop.reset(instants[0][0])
+        taken = []
+        for state, reference, action in instants:
+            begin = time.perf_counter()
+            loop.observe(state, reference, 0.75)
+            loop.actuate(action, state, reference, state.stamp_ns)
+            taken.append(1e6 * (time.perf_counter() - begin))
+        return taken
+
+    turn()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        turns = np.array([turn() for _ in range(NUM_TURNS)])
+        process = psutil.Process()
+        before = process.memory_info().rss
+        for _ in range(1_000_000 // len(instants)):
+            turn()
+        growth = process.memory_info().rss - before
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    return {
+        'control_step_p50_us': float(np.median(turns)),
+        'control_step_p99_us': float(np.median(np.quantile(turns, 0.99, axis=1))),
+        'control_step_rss_growth_kb_per_million': growth / 1024.0,
+    }
+
+
 def _seconds_per_step(plant: Plant, effort_nm: np.ndarray, num_steps: int) -> float:
     begin = time.perf_counter()
     for _ in range(num_steps):
@@ -62,7 +118,10 @@ def _seconds_per_step(plant: Plant, effort_nm: np.ndarray, num_steps: int) -> fl
     return (time.perf_counter() - begin) / num_steps
 
 
-BENCHMARKS: tuple[Callable[[Settings], dict[str, float]], ...] = (bench_plants,)
+BENCHMARKS: tuple[Callable[[Settings], dict[str, float]], ...] = (
+    bench_plants,
+    bench_control_step,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,12 +24,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from metactl_ros.control.loop import ControlLoop
 from metactl_ros.errors import MetactlError
 from metactl_ros.evaluation.metrics import delta_percent, tracking_rmse
 from metactl_ros.evaluation.result_file import provenance, write_json
-from metactl_ros.evaluation.rollout import Controller, run_episode
+from metactl_ros.evaluation.rollout import Policy, run_episode
 from metactl_ros.evaluation.twins import (
-    fixed_gain_controller,
+    fixed_gain_twin,
     settings_of_twin,
     Twin,
     TWINS,
@@ -68,6 +69,8 @@ class TrialResult:
     peak_effort_nm: Array
     limited_share: Array
     """Share of steps whose effort a limit changed."""
+    shield_activation: Array
+    """Share of steps whose proposal the shield moved or replaced."""
 
 
 def run_trial(settings: Settings, trial: Trial) -> TrialResult:
@@ -77,11 +80,11 @@ def run_trial(settings: Settings, trial: Trial) -> TrialResult:
         settings.plant.task, trial.seed, trial.payload_kg, trial.num_rollouts, trial.tau_z_s
     )
     plant = make_plant(trial.plant, settings)
-    controller = fixed_gain_controller(settings, plant, trial.twin)
+    loop, policy = fixed_gain_twin(settings, plant, trial.twin)
     try:
         return _concatenate(
             [
-                _run(plant, episode, controller, settings, trial.num_steps)
+                _run(plant, episode, policy, loop, trial.num_steps)
                 for episode in _batches(episodes, trial)
             ]
         )
@@ -96,13 +99,14 @@ def _batches(episodes: Episode, trial: Trial) -> list[Episode]:
 
 
 def _run(
-    plant: Plant, episode: Episode, controller: Controller, settings: Settings, num_steps: int
+    plant: Plant, episode: Episode, policy: Policy, loop: ControlLoop, num_steps: int
 ) -> TrialResult:
-    log = run_episode(plant, episode, controller, settings, num_steps)
+    log = run_episode(plant, episode, policy, loop, num_steps)
     return TrialResult(
         rmse_rad=np.atleast_1d(tracking_rmse(log.q_desired_rad, log.q_rad)),
         peak_effort_nm=np.atleast_2d(np.abs(log.effort_nm).max(axis=0)),
         limited_share=np.atleast_1d(log.is_limited.any(axis=-1).mean(axis=0)),
+        shield_activation=np.atleast_1d(log.was_moved.mean(axis=0)),
     )
 
 
@@ -111,6 +115,7 @@ def _concatenate(results: list[TrialResult]) -> TrialResult:
         rmse_rad=np.concatenate([result.rmse_rad for result in results]),
         peak_effort_nm=np.concatenate([result.peak_effort_nm for result in results]),
         limited_share=np.concatenate([result.limited_share for result in results]),
+        shield_activation=np.concatenate([result.shield_activation for result in results]),
     )
 
 
@@ -177,6 +182,7 @@ def summarise(
         'num_diverged': int(sum(np.sum(~np.isfinite(r.rmse_rad)) for r in own)),
         'peak_effort_nm': np.max([r.peak_effort_nm.max(axis=0) for r in own], axis=0).tolist(),
         'limited_share': float(np.mean([r.limited_share for r in own])),
+        'shield_activation': float(np.mean([r.shield_activation for r in own])),
         **provenance(settings),
     }
 
@@ -315,7 +321,6 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
     """Run what the command line asks for; write the files and return the records."""
     settings = load_settings(arm=args.arm, plant=args.world)
     task = settings.plant.task
-    num_steps = round(task.horizon_s * settings.controller.law.rate_hz)
     cells = [
         [
             Trial(
@@ -326,7 +331,7 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
                 seed=seed,
                 payload_kg=payload,
                 num_rollouts=args.rollouts,
-                num_steps=num_steps,
+                num_steps=settings.episode_steps,
             )
             for twin in TWINS
             for payload in task.payload_levels_kg

@@ -2,18 +2,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gain box, and the only place that scales between a policy's action and physical gains.
 
-    action in [-1, 1]^m   <-->   theta = (K_d, Lambda, bias, Coulomb) in the box
+    action in [-1, 1]^m   <-->   theta = (K_d, Lambda, eta) in the box
 
-The map is affine and reaches both ends of the box.
+The map is affine and reaches both ends of the box; beyond [-1, 1] it stays at them. theta is
+ordered by kind, then by joint: K_d of every joint, Lambda of every joint, then each feed-forward
+column of every joint.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from metactl_ros.config import require_not_negative
+from metactl_ros.control.law import FeedForward
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import Array
+from metactl_ros.signals import clamp, Component, Vector
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnRange:
+    """One feed-forward column and the range of its weight."""
+
+    column: FeedForward
+    ends: tuple[float, ...]
+    """Least and largest weight; N m for `bias` and `coulomb`, plain numbers for `observer`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,25 +39,61 @@ class GainBox:
     """Least and largest K_d, 1 / s."""
     lambda_per_s: tuple[float, ...]
     """Least and largest Lambda, 1 / s."""
-    bias_nm: float
-    """Largest bias feed-forward in either direction, N m."""
-    coulomb_nm: float
-    """Largest Coulomb feed-forward in either direction, N m."""
+    feed_forward: tuple[ColumnRange, ...]
+    """Columns of Phi, in the order of eta."""
 
     def __post_init__(self) -> None:
-        for name in ('kd_per_s', 'lambda_per_s'):
-            ends = getattr(self, name)
-            if len(ends) != 2 or not 0.0 <= ends[0] <= ends[1] < np.inf:
+        for name, ends in self.named_ends():
+            if len(ends) != 2 or not -np.inf < ends[0] < ends[1] < np.inf:
                 raise ConfigError(
-                    f'GainBox.{name}: expected [least, largest] with 0 <= least <= largest, '
+                    f'GainBox.{name}: expected [least, largest], finite and in this order, '
                     f'found {list(ends)}.'
                 )
-        require_not_negative('GainBox', bias_nm=self.bias_nm, coulomb_nm=self.coulomb_nm)
+        names = [entry.column for entry in self.feed_forward]
+        if len(set(names)) < len(names):
+            raise ConfigError(f'GainBox.feed_forward: each column once, found {names}.')
+
+    @property
+    def columns(self) -> tuple[FeedForward, ...]:
+        """Names of the feed-forward columns."""
+        return tuple(entry.column for entry in self.feed_forward)
+
+    def named_ends(self) -> list[tuple[str, tuple[float, ...]]]:
+        """Return (name, (least, largest)) of every kind of gain, in the order of theta."""
+        gains = [('kd_per_s', self.kd_per_s), ('lambda_per_s', self.lambda_per_s)]
+        return gains + [
+            (f'feed_forward.{entry.column}', entry.ends) for entry in self.feed_forward
+        ]
 
 
-def box_bounds(box: GainBox, num_joints: int) -> tuple[Array, Array]:
-    """Return the lower and the upper corner of the box as theta, shape (4 n,) each."""
-    ones = np.ones(num_joints)
-    lower = (box.kd_per_s[0], box.lambda_per_s[0], -box.bias_nm, -box.coulomb_nm)
-    upper = (box.kd_per_s[1], box.lambda_per_s[1], box.bias_nm, box.coulomb_nm)
-    return np.outer(lower, ones).ravel(), np.outer(upper, ones).ravel()
+class GainMap:
+    """The affine bijection between [-1, 1]^m and the box."""
+
+    def __init__(self, box: GainBox, num_joints: int) -> None:
+        ends = np.array([ends for _, ends in box.named_ends()], dtype=np.float64)
+        lower, upper = (np.repeat(ends[:, side], num_joints) for side in (0, 1))
+        self.lower: list[float] = lower.tolist()
+        self.upper: list[float] = upper.tolist()
+        self.middle: list[float] = (0.5 * (upper + lower)).tolist()
+        self.half_width: list[float] = (0.5 * (upper - lower)).tolist()
+
+    @property
+    def size(self) -> int:
+        """m, the number of gains."""
+        return len(self.lower)
+
+    def gains(self, action: Vector) -> list[Component]:
+        """Return theta of an action; both ends are met exactly, and no rounding leaves the box."""
+        return [
+            clamp(0.5 * ((1.0 - a) * low + (1.0 + a) * high), low, high)
+            for a, low, high in zip(
+                [clamp(a, -1.0, 1.0) for a in action], self.lower, self.upper, strict=True
+            )
+        ]
+
+    def action(self, theta: Vector) -> list[Component]:
+        """Return the action of gains; outside [-1, 1] if they leave the box."""
+        return [
+            (gain - middle) / half
+            for gain, middle, half in zip(theta, self.middle, self.half_width, strict=True)
+        ]

@@ -11,7 +11,7 @@ from metactl_ros.evaluation.metrics import tracking_rmse
 from metactl_ros.evaluation.plots import plot_tracking
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.evaluation.rollout import run_episode
-from metactl_ros.evaluation.twins import fixed_gain_controller, settings_of_twin, TWINS
+from metactl_ros.evaluation.twins import fixed_gain_twin, settings_of_twin, TWINS
 from metactl_ros.plant.factory import make_plant
 from metactl_ros.settings import load_settings
 from metactl_ros.task import draw_evaluation
@@ -28,13 +28,12 @@ def run_demo(folder: Path, seed: int, payload_kg: float) -> None:
     settings = load_settings()
     task = settings.plant.task
     episode = draw_evaluation(task, seed, payload_kg, 1, task.tau_z_s).of_arm(0)
-    num_steps = round(task.horizon_s * settings.controller.law.rate_hz)
     logs = {}
     for twin in TWINS:
         world = settings_of_twin(settings, twin)
         plant = make_plant('bullet', world)
-        controller = fixed_gain_controller(world, plant, twin)
-        logs[LABELS[twin]] = run_episode(plant, episode, controller, world, num_steps)
+        loop, policy = fixed_gain_twin(world, plant, twin)
+        logs[LABELS[twin]] = run_episode(plant, episode, policy, loop, settings.episode_steps)
         plant.close()
     rmse = {
         label: float(tracking_rmse(log.q_desired_rad, log.q_rad)) for label, log in logs.items()
@@ -48,7 +47,7 @@ def run_demo(folder: Path, seed: int, payload_kg: float) -> None:
         summary,
         {'rmse': rmse, 'seed': seed, 'payload_kg': payload_kg, **provenance(settings)},
     )
-    table = Table(title=f'Tracking RMSE over {task.horizon_s:g} s')
+    table = Table(title=f'Tracking RMSE over {settings.controller.context.horizon_s:g} s')
     table.add_column('controller and arm')
     table.add_column('rad', justify='right')
     for label, value in rmse.items():

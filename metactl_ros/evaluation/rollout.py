@@ -1,21 +1,21 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Closed-loop episodes in process: plant, reference, controller and limits, step by step."""
+"""Closed-loop episodes in process: plant, reference, policy and control loop, step by step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from metactl_ros.arm import gravity_torque, lump
-from metactl_ros.control.computed_torque import computed_torque, limit_effort
+from metactl_ros.control.loop import ControllerSettings, ControlLoop, ControlStep
 from metactl_ros.plant.protocol import Plant
-from metactl_ros.settings import Settings
 from metactl_ros.signals import ArmState, Array, Reference, seconds
 from metactl_ros.task import Episode
 
-Controller = Callable[[ArmState, Reference], Array]
-"""From what is measured and wanted now to the gains theta, shape (..., 4 n)."""
+Policy: TypeAlias = Callable[[Array], Array]
+"""From a window, shape (..., W, F), to an action, shape (..., m)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,36 +30,47 @@ class EpisodeLog:
     """Shape (T + 1, ..., n)."""
     effort_nm: Array
     """Efforts after limits, shape (T, ..., n)."""
-    is_limited: np.ndarray
+    is_limited: NDArray[np.bool_]
     """Whether a limit changed the effort, shape (T, ..., n)."""
+    gains: Array
+    """theta in force, shape (T, ..., m)."""
+    was_moved: NDArray[np.bool_]
+    """Whether the shield moved or replaced the proposal, shape (T, ...)."""
+    excess: Array
+    """V_dot + alpha (V - v_0) on the nominal arm after limits, shape (T, ...)."""
+    modes: NDArray[np.int64]
+    """Shape (T, ...)."""
+
+
+def without_warmup(settings: ControllerSettings) -> ControllerSettings:
+    """Return settings for a simulation, where the policy acts from the first step."""
+    return replace(settings, modes=replace(settings.modes, warmup_ticks=0))
 
 
 def run_episode(
-    plant: Plant, episode: Episode, controller: Controller, settings: Settings, num_steps: int
+    plant: Plant, episode: Episode, policy: Policy, loop: ControlLoop, num_steps: int
 ) -> EpisodeLog:
-    """Run one episode, or a batch of them, from reset to the end and return its log.
-
-    The effort before the first step is the gravity torque of the payload-free model.
-    """
-    law, limits = settings.controller.law, settings.arm.limits
-    model = lump(settings.arm, 0.0)
+    """Run one episode, or a batch of them, from reset to the end and return its log."""
     state = plant.reset(episode.start)
     reference = episode.reference.at(0.0)
-    effort = gravity_torque(model, state.q_rad)
-    states, references, efforts, limited = [state], [reference], [], []
+    loop.reset(state)
+    instants: list[tuple[ArmState, Reference]] = [(state, reference)]
+    steps: list[ControlStep] = []
     for _ in range(num_steps):
-        wanted = computed_torque(law, model, state, reference, controller(state, reference))
-        effort = limit_effort(limits, wanted, effort, 1.0 / law.rate_hz)
-        state = plant.step(effort)
+        window = loop.observe(state, reference, episode.payload_estimate_kg)
+        step = loop.actuate(policy(window), state, reference, state.stamp_ns)
+        state = plant.step(step.effort_nm)
         reference = episode.reference.at(seconds(state.stamp_ns))
-        states.append(state)
-        references.append(reference)
-        efforts.append(effort)
-        limited.append(effort != wanted)
+        instants.append((state, reference))
+        steps.append(step)
     return EpisodeLog(
-        time_s=np.array([seconds(state.stamp_ns) for state in states]),
-        q_rad=np.stack([state.q_rad for state in states]),
-        q_desired_rad=np.stack([reference.q_rad for reference in references]),
-        effort_nm=np.stack(efforts),
-        is_limited=np.stack(limited),
+        time_s=np.array([seconds(state.stamp_ns) for state, _ in instants]),
+        q_rad=np.stack([state.q_rad for state, _ in instants]),
+        q_desired_rad=np.stack([reference.q_rad for _, reference in instants]),
+        effort_nm=np.stack([step.effort_nm for step in steps]),
+        is_limited=np.stack([step.effort_nm != step.wanted_nm for step in steps]),
+        gains=np.stack([step.decision.gains.theta for step in steps]),
+        was_moved=np.stack([step.decision.was_moved for step in steps]),
+        excess=np.stack([step.excess_after_limits for step in steps]),
+        modes=np.stack([step.modes for step in steps]),
     )

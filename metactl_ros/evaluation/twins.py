@@ -12,37 +12,51 @@ from typing import get_args, Literal, TypeAlias
 import numpy as np
 
 from metactl_ros.arm import NUM_JOINTS
-from metactl_ros.control.computed_torque import nominal_gains
-from metactl_ros.evaluation.rollout import Controller
+from metactl_ros.control.gain_map import ColumnRange
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.evaluation.rollout import Policy, without_warmup
 from metactl_ros.plant.protocol import Plant
 from metactl_ros.settings import Settings
-from metactl_ros.signals import ArmState, Array, Reference
+from metactl_ros.signals import Array, split, stack
 
 Twin: TypeAlias = Literal['itself', 'without_memory', 'knowing_memory']
 TWINS: tuple[Twin, ...] = get_args(Twin)
 
-BIAS_COLUMNS = slice(2 * NUM_JOINTS, 3 * NUM_JOINTS)
+# Wide enough for any memory torque; the bias column follows K_d and Lambda in theta.
+KNOWN_MEMORY = ColumnRange(column='bias', ends=(-100.0, 100.0))
+BIAS = slice(2 * NUM_JOINTS, 3 * NUM_JOINTS)
 
 
 def settings_of_twin(settings: Settings, twin: Twin) -> Settings:
-    """Return the settings of a twin: `without_memory` has lambda_z = 0, others are unchanged."""
-    if twin != 'without_memory':
-        return settings
-    friction = replace(settings.plant.friction, memory_gain_nmprad=0.0)
-    return replace(settings, plant=replace(settings.plant, friction=friction))
+    """Return the settings of a twin: no memory, or a bias column that can carry it."""
+    if twin == 'without_memory':
+        friction = replace(settings.plant.friction, memory_gain_nmprad=0.0)
+        return replace(settings, plant=replace(settings.plant, friction=friction))
+    if twin == 'knowing_memory':
+        box = replace(settings.controller.gain_box, feed_forward=(KNOWN_MEMORY,))
+        return replace(settings, controller=replace(settings.controller, gain_box=box))
+    return settings
 
 
-def fixed_gain_controller(settings: Settings, plant: Plant, twin: Twin) -> Controller:
-    """Return the baseline; `knowing_memory` carries the true z in the bias columns of eta."""
-    gains = nominal_gains(settings.controller.law, NUM_JOINTS)
+def fixed_gain_twin(settings: Settings, plant: Plant, twin: Twin) -> tuple[ControlLoop, Policy]:
+    """Return the loop and the policy of the fixed-gain baseline, or of one of its twins.
 
-    def fixed(_state: ArmState, _reference: Reference) -> Array:
-        return gains
+    The twin that knows z carries it in the bias column of eta. To the shield, whose model has no
+    friction, that is a disturbance, so there it only counts.
+    """
+    knows_memory = twin == 'knowing_memory'
+    loop = ControlLoop(
+        settings.arm,
+        without_warmup(settings.controller),
+        enforcement='count' if knows_memory else 'enforce',
+    )
 
-    def knowing_memory(_state: ArmState, _reference: Reference) -> Array:
-        memory = plant.memory_nm
-        theta = np.broadcast_to(gains, (*memory.shape[:-1], gains.size)).copy()
-        theta[..., BIAS_COLUMNS] = memory
-        return theta
+    def fixed(window: Array) -> Array:
+        return np.broadcast_to(loop.nominal_action, (*window.shape[:-2], loop.gain_map.size))
 
-    return knowing_memory if twin == 'knowing_memory' else fixed
+    def knowing_memory(window: Array) -> Array:
+        theta = stack(loop.gain_map.gains(split(fixed(window))))
+        theta[..., BIAS] = plant.memory_nm
+        return stack(loop.gain_map.action(split(theta)))
+
+    return loop, knowing_memory if knows_memory else fixed

@@ -15,8 +15,8 @@ from metactl_ros.arm import Arm, NUM_JOINTS
 from metactl_ros.errors import MissingDependency, PlantError
 from metactl_ros.plant.arm_urdf import arm_urdf
 from metactl_ros.plant.friction import Friction, joint_friction_torque, joint_memory_after
-from metactl_ros.plant.protocol import check_conditions, control_period_ns, PlantStart
-from metactl_ros.signals import ArmState, Array
+from metactl_ros.plant.protocol import check_conditions, PlantStart
+from metactl_ros.signals import ArmState, Array, period_ns_of
 
 try:
     import pybullet
@@ -38,7 +38,7 @@ class BulletArm:
         self._num_substeps = substeps_per_period(rate_hz, substep_hz)
         self._dt_s = 1.0 / substep_hz
         self._friction = friction
-        self._period_ns = control_period_ns(rate_hz)
+        self._period_ns = period_ns_of(rate_hz)
         self._stamp_ns = 0
         self._memory_nm = [0.0] * NUM_JOINTS
         self._tau_z_s = 1.0

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.errors import PlantError
-from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND
+from metactl_ros.signals import ArmState, Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,3 @@ def check_conditions(payload_kg: Array, tau_z_s: Array) -> None:
         raise PlantError(f'payload_kg: expected finite masses of at least 0, found {payload_kg}.')
     if not np.all(np.isfinite(tau_z_s) & (np.asarray(tau_z_s) > 0.0)):
         raise PlantError(f'tau_z_s: expected finite times above 0, found {tau_z_s}.')
-
-
-def control_period_ns(rate_hz: float) -> int:
-    """Return the control period in whole nanoseconds."""
-    return round(NANOSECONDS_PER_SECOND / rate_hz)

@@ -7,8 +7,8 @@ import numpy as np
 from metactl_ros.arm import Arm, forward_dynamics, lump
 from metactl_ros.errors import PlantError
 from metactl_ros.plant.friction import Friction, friction_torque, memory_rate
-from metactl_ros.plant.protocol import check_conditions, control_period_ns, PlantStart
-from metactl_ros.signals import ArmState, Array, seconds
+from metactl_ros.plant.protocol import check_conditions, PlantStart
+from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 
 
 class Rk4Arm:
@@ -17,29 +17,31 @@ class Rk4Arm:
     def __init__(self, arm: Arm, friction: Friction, rate_hz: float) -> None:
         self._arm = arm
         self._friction = friction
-        self._period_ns = control_period_ns(rate_hz)
+        self._period_ns = period_ns_of(rate_hz)
         self._stamp_ns = 0
-        self._motion = np.zeros((3, 0))
+        self._motion = np.zeros((3, 0, 0))
 
     def reset(self, start: PlantStart) -> ArmState:
         """Begin a new run at time zero; the batch shape may differ from the last run's."""
         self._stamp_ns = 0
-        self._motion = np.stack([start.q_rad, start.qd_radps, start.memory_nm])  # (3, ..., n)
+        motion = np.stack([start.q_rad, start.qd_radps, start.memory_nm])
+        self._motion = np.moveaxis(motion, -1, 1).copy()  # (3, n, ...)
         self.set_conditions(start.payload_kg, start.tau_z_s)
         return self._state()
 
     def step(self, effort_nm: Array) -> ArmState:
         """Hold the efforts for one period: x <- x + dt/6 (k1 + 2 k2 + 2 k3 + k4)."""
-        if np.shape(effort_nm) != self._motion.shape[1:]:
+        expected = (*self._motion.shape[2:], self._motion.shape[1])
+        if np.shape(effort_nm) != expected:
             raise PlantError(
-                f'Rk4Arm.step: expected efforts of shape {self._motion.shape[1:]}, '
-                f'found {np.shape(effort_nm)}.'
+                f'Rk4Arm.step: expected efforts of shape {expected}, found {np.shape(effort_nm)}.'
             )
         dt, x = seconds(self._period_ns), self._motion
-        k1 = self._rate(x, effort_nm)
-        k2 = self._rate(x + 0.5 * dt * k1, effort_nm)
-        k3 = self._rate(x + 0.5 * dt * k2, effort_nm)
-        k4 = self._rate(x + dt * k3, effort_nm)
+        effort = np.moveaxis(effort_nm, -1, 0)
+        k1 = self._rate(x, effort)
+        k2 = self._rate(x + 0.5 * dt * k1, effort)
+        k3 = self._rate(x + 0.5 * dt * k2, effort)
+        k4 = self._rate(x + dt * k3, effort)
         self._motion = x + (dt / 6.0) * (k1 + 2.0 * (k2 + k3) + k4)
         self._stamp_ns += self._period_ns
         return self._state()
@@ -48,7 +50,7 @@ class Rk4Arm:
         """Change payload and memory horizon, shape (...), from the next step on."""
         check_conditions(payload_kg, tau_z_s)
         self._inertia = lump(self._arm, payload_kg)
-        self._tau_z_s = np.asarray(tau_z_s, dtype=np.float64)[..., np.newaxis]
+        self._tau_z_s = tau_z_s
 
     def close(self) -> None:
         """Do nothing: this plant holds only memory."""
@@ -56,18 +58,19 @@ class Rk4Arm:
     @property
     def memory_nm(self) -> Array:
         """The true friction memory z, shape (..., n)."""
-        memory: Array = self._motion[2].copy()
+        memory: Array = np.moveaxis(self._motion[2], 0, -1).copy()
         return memory
 
     def _state(self) -> ArmState:
-        return ArmState(self._stamp_ns, self._motion[0].copy(), self._motion[1].copy())
+        q, qd = np.moveaxis(self._motion[:2], 1, -1).copy()
+        return ArmState(self._stamp_ns, q, qd)
 
     def _rate(self, motion: Array, effort_nm: Array) -> Array:
-        """Return d/dt of (q, qd, z), shape (3, ..., n)."""
+        """Return d/dt of (q, qd, z), shape (3, n, ...)."""
         q, qd, z = motion
         rate = np.empty_like(motion)
         rate[0] = qd
         net = effort_nm - friction_torque(self._friction, qd, z)
-        rate[1] = forward_dynamics(self._inertia, q, qd, net)
+        rate[1] = forward_dynamics(self._inertia, q, qd, list(net))
         rate[2] = memory_rate(self._friction, qd, z, self._tau_z_s)
         return rate

@@ -15,8 +15,8 @@ import numpy as np
 from metactl_ros.arm import NUM_JOINTS
 from metactl_ros.config import require_length, require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
-from metactl_ros.plant.protocol import control_period_ns, Plant, PlantStart
-from metactl_ros.signals import ArmState, Array, seconds
+from metactl_ros.plant.protocol import Plant, PlantStart
+from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 
 # Noise is drawn ahead in blocks, a generator per arm, so that a batch equals its arms one by one.
 NOISE_BLOCK = 256
@@ -69,7 +69,7 @@ class SensedPlant:
     def __init__(self, plant: Plant, sensing: Sensing, rate_hz: float) -> None:
         self._plant = plant
         self._sensing = sensing
-        self._period_s = seconds(control_period_ns(rate_hz))
+        self._period_s = seconds(period_ns_of(rate_hz))
         self._delay_steps = whole_periods(sensing.transport_delay_s, self._period_s)
 
     def reset(self, start: PlantStart) -> ArmState:

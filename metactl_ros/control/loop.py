@@ -1,0 +1,389 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""One control step in two halves, around whatever policy the driver has.
+
+    window = loop.observe(state, reference, payload_estimate)
+    action = policy(window)
+    step = loop.actuate(action, state, reference, now_ns)
+    plant.step(step.effort_nm)
+
+The environment, the evaluator, the bag replay and the ROS node are the only callers, and they run
+this same code. Every effort returned is finite, within its limits and within its rate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metactl_ros.arm import Arm, bias_torque, gravity_torque, lump, Mass, mass_at, NUM_JOINTS
+from metactl_ros.config import require_positive
+from metactl_ros.control.computed_torque import computed_torque, limit_effort
+from metactl_ros.control.context_window import ContextWindow, step_observation
+from metactl_ros.control.gain_map import GainBox, GainMap
+from metactl_ros.control.law import (
+    ControlLaw,
+    feed_forward_features,
+    nominal_gains,
+    tracking_error,
+    TrackingError,
+)
+from metactl_ros.control.lyapunov import LyapunovFunction, LyapunovSettings
+from metactl_ros.control.modes import Mode, ModeInputs, ModeSettings, ModeState, next_mode
+from metactl_ros.control.shield import Enforcement, Reason, Shield, ShieldDecision
+from metactl_ros.errors import ConfigError
+from metactl_ros.signals import (
+    ArmState,
+    Array,
+    clamp,
+    Component,
+    dot,
+    every,
+    is_finite,
+    NANOSECONDS_PER_SECOND,
+    period_ns_of,
+    Reference,
+    seconds,
+    split,
+    stack,
+    Vector,
+)
+
+# No arm moves at this many rad, rad/s or rad/s^2. Beyond it a number is as good as NaN, and its
+# square could overflow.
+ABSURD = 1e6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextSettings:
+    """What the policy sees, as `config/controller.yaml` states it."""
+
+    num_rows: int
+    """W, the length of the window in control periods."""
+    horizon_s: float
+    """T of the phase feature t / T, s."""
+    friction_regime_estimate: float
+    """mu_hat, a constant of the context token."""
+
+    def __post_init__(self) -> None:
+        require_positive('ContextSettings', num_rows=self.num_rows, horizon_s=self.horizon_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControllerSettings:
+    """The controller, as `config/controller.yaml` states it."""
+
+    law: ControlLaw
+    gain_box: GainBox
+    lyapunov: LyapunovSettings
+    context: ContextSettings
+    modes: ModeSettings
+
+
+class Health(NamedTuple):
+    """What the driver knows about its inputs; simulations are healthy."""
+
+    state_is_fresh: bool = True
+    reference_is_valid: bool = True
+    policy_is_on_time: bool = True
+    has_error: bool = False
+    reset_requested: bool = False
+
+
+HEALTHY = Health()
+
+
+class ControlStep(NamedTuple):
+    """Everything one step decided."""
+
+    effort_nm: Array
+    """What to send, shape (..., n): finite, within size and rate limits."""
+    wanted_nm: Array
+    """What was asked for before limits, shape (..., n)."""
+    modes: NDArray[np.int64]
+    """A `Mode` per arm, shape (...)."""
+    decision: ShieldDecision
+    """The gains in force and their certificate."""
+    excess_after_limits: Component
+    """The Lyapunov condition re-evaluated on the limited effort; at most 0 if met."""
+
+
+class _Situation(NamedTuple):
+    """Where the arm is and where it should be, as components."""
+
+    q: Vector
+    qd: Vector
+    q_desired: Vector
+    qd_desired: Vector
+    qdd_desired: Vector
+
+
+class _Judgement(NamedTuple):
+    """A proposal, weighed in one situation."""
+
+    mass: Mass
+    error: TrackingError
+    phi: Sequence[Vector]
+    decision: ShieldDecision
+
+
+class ControlLoop:
+    """The state of one controller, or of a batch of them, between two steps."""
+
+    def __init__(
+        self, arm: Arm, settings: ControllerSettings, enforcement: Enforcement = 'enforce'
+    ) -> None:
+        self._limits = arm.limits
+        self._settings = settings
+        self._model = lump(arm, 0.0)
+        self._columns = settings.gain_box.columns
+        self._period_ns = period_ns_of(settings.law.rate_hz)
+        self._effort_reach_nm = [
+            rate * seconds(self._period_ns) for rate in arm.limits.effort_rate_nmps
+        ]
+        acceleration = [ABSURD] * NUM_JOINTS
+        self._goal_limits = [*arm.limits.position_rad, *arm.limits.velocity_radps, *acceleration]
+        self._window = ContextWindow(settings.context.num_rows, self._period_ns)
+        self.gain_map = GainMap(settings.gain_box, NUM_JOINTS)
+        self.lyapunov = LyapunovFunction(settings.lyapunov, settings.law, NUM_JOINTS)
+        nominal = nominal_gains(settings.law, NUM_JOINTS, len(self._columns)).tolist()
+        self._nominal: list[float] = nominal
+        self.nominal_action = np.array(self.gain_map.action(nominal))
+        if np.abs(self.nominal_action).max() > 1.0:
+            raise ConfigError(
+                f'GainBox: must hold the nominal gains {nominal}, which every fallback needs; '
+                f'found {self.gain_map.lower} to {self.gain_map.upper}.'
+            )
+        self._shield = Shield(self.gain_map, nominal, enforcement)
+
+    def reset(self, state: ArmState, effort_nm: Array | None = None) -> None:
+        """Begin anew: empty window, WARMUP, from the effort the motors give now.
+
+        Without a finite measured effort that is the gravity torque of the payload-free model. The
+        state must be finite: a loop begins with the first good one.
+        """
+        q = split(state.q_rad)
+        effort = gravity_torque(self._model, q)
+        if effort_nm is not None:
+            measured = split(effort_nm)
+            effort = _choose(is_finite(sum(measured)), measured, effort)
+        self._effort = [
+            clamp(x, -most, most) for x, most in zip(effort, self._limits.effort_nm, strict=True)
+        ]
+        self._window.clear()
+        self._modes = [ModeState(since_ns=state.stamp_ns)] * math.prod(state.q_rad.shape[:-1])
+        self._mode_array(state.q_rad.shape[:-1])
+        self._held_q = self._last_q = q
+
+    def observe(
+        self,
+        state: ArmState,
+        reference: Reference,
+        payload_estimate_kg: Array | float,
+        extra: Array | None = None,
+    ) -> Array:
+        """Add what is seen now to the window and return it, shape (..., W, F), all finite."""
+        context = self._settings.context
+        row = step_observation(
+            state,
+            reference,
+            payload_estimate_kg,
+            context.friction_regime_estimate,
+            context.horizon_s,
+            extra,
+        )
+        if not np.isfinite(row).all():  # one bad number would spoil the window for W steps
+            row = np.nan_to_num(row, nan=0.0, posinf=0.0, neginf=0.0)
+        self._window.push(state.stamp_ns, row)
+        return self._window.rows()
+
+    def actuate(
+        self,
+        action: Array,
+        state: ArmState,
+        reference: Reference,
+        now_ns: int,
+        health: Health = HEALTHY,
+        observer_nm: Array | None = None,
+    ) -> ControlStep:
+        """Turn a policy's action, shape (..., m), into the effort of this step.
+
+        Args:
+            action: In [-1, 1]; anything else is projected or replaced.
+            state: Measured now, or the last one if nothing came; an arm whose state is not finite,
+                or absurd, is blind.
+            reference: Wanted now; an arm whose reference is not finite, or out of limits, stops.
+            now_ns: Monotonic time since reset.
+            health: What the driver knows about its inputs.
+            observer_nm: Disturbance estimate, shape (..., n), if the gain box has that column.
+        """
+        observed = None if observer_nm is None else split(observer_nm)
+        situation, sees, knows_goal = self._perceive(state, reference)
+        judged = self._judge(action, situation, observed)
+        before = self._mode_values
+        modes = self._next_modes(judged, situation, sees, knows_goal, now_ns, health)
+        if not self._is_nominal:
+            action, situation = self._safe_inputs(before, modes, action, situation)
+            judged = self._judge(action, situation, observed)
+        mass, error, phi, decision = judged
+        bias = bias_torque(self._model, situation.q, situation.qd)
+        law = computed_torque(mass, bias, situation.qdd_desired, error, phi, decision.gains)
+        wanted = law if self._is_nominal else self._without_sight(modes, law, now_ns)
+        return self._limit(law, wanted, decision, modes, now_ns)
+
+    def _perceive(
+        self, state: ArmState, reference: Reference
+    ) -> tuple[_Situation, Component, Component]:
+        """Return the situation, all finite, and whether state and reference were."""
+        q, qd = split(state.q_rad), split(state.qd_radps)
+        goal = [split(reference.q_rad), split(reference.qd_radps), split(reference.qdd_radps2)]
+        sees = _are_within([*q, *qd], [ABSURD] * (2 * len(q)))
+        knows_goal = _are_within([x for part in goal for x in part], self._goal_limits)
+        if not every(sees & knows_goal):
+            zero = [0.0] * len(q)
+            q, qd = _choose(sees, q, self._last_q), _choose(sees, qd, zero)
+            goal = [_choose(knows_goal, *pair) for pair in zip(goal, (q, zero, zero), strict=True)]
+        self._last_q = q
+        return _Situation(q, qd, *goal), sees, knows_goal
+
+    def _judge(
+        self, action: Array, situation: _Situation, observer_nm: Vector | None
+    ) -> _Judgement:
+        law = self._settings.law
+        mass = mass_at(self._model, situation.q)
+        error = tracking_error(law, *situation[:4])
+        phi = feed_forward_features(law, self._columns, situation.qd_desired, observer_nm)
+        half_space = self.lyapunov.half_space(mass, error, phi)
+        return _Judgement(mass, error, phi, self._shield.admit(action, half_space))
+
+    def _next_modes(
+        self,
+        judged: _Judgement,
+        situation: _Situation,
+        sees: Component,
+        knows_goal: Component,
+        now_ns: int,
+        health: Health,
+    ) -> NDArray[np.int64]:
+        settings, decision = self._settings.modes, judged.decision
+        is_within = _are_within(situation.q, self._limits.position_rad)
+        is_within = is_within & _are_within(situation.qd, self._limits.velocity_radps)
+        is_answered = decision.reason <= Reason.PROJECTED
+        excess = decision.half_space.excess(self._nominal)
+        is_certified = excess <= settings.violation_tolerance
+        is_well = sees & knows_goal & is_answered & is_within & is_certified
+        if self._is_calm and health == HEALTHY and every(is_well):
+            return self._mode_values  # nothing to count and good inputs: NOMINAL stays as it is
+        is_at_rest = _are_within(situation.qd, [settings.rest_velocity_radps] * NUM_JOINTS)
+        rows = zip(
+            self._modes,
+            _flags(sees & health.state_is_fresh),
+            _flags(knows_goal & health.reference_is_valid),
+            _flags(is_answered & health.policy_is_on_time),
+            _flags(is_certified),
+            _flags(is_within),
+            _flags(is_at_rest),
+            strict=True,
+        )
+        self._modes = [
+            next_mode(
+                settings,
+                before,
+                ModeInputs(fresh, goal, policy, nominal, within, rest, *health[-2:]),
+                now_ns,
+            )
+            for before, fresh, goal, policy, nominal, within, rest in rows
+        ]
+        return self._mode_array(np.shape(sees))
+
+    def _mode_array(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        modes = np.array([entry.mode for entry in self._modes], dtype=np.int64).reshape(shape)
+        self._mode_values = modes
+        self._is_nominal = not modes.any()
+        self._is_calm = self._is_nominal and not any(entry.violations for entry in self._modes)
+        return modes
+
+    def _safe_inputs(
+        self,
+        before: NDArray[np.int64],
+        modes: NDArray[np.int64],
+        action: Array,
+        situation: _Situation,
+    ) -> tuple[Array, _Situation]:
+        """Return nominal gains for arms that are not NOMINAL, and for those in STOP a hold.
+
+        What is held is the posture in which STOP was entered.
+        """
+        is_nominal = (modes == Mode.NOMINAL)[..., np.newaxis]
+        stops, zero = modes == Mode.STOP, [0.0] * NUM_JOINTS
+        self._held_q = _choose(before == Mode.STOP, self._held_q, situation.q)
+        held = situation._replace(
+            q_desired=_choose(stops, self._held_q, situation.q_desired),
+            qd_desired=_choose(stops, zero, situation.qd_desired),
+            qdd_desired=_choose(stops, zero, situation.qdd_desired),
+        )
+        return np.where(is_nominal, action, self.nominal_action), held
+
+    def _without_sight(
+        self, modes: NDArray[np.int64], wanted_nm: Vector, now_ns: int
+    ) -> list[Component]:
+        """Return fading gravity torque for arms in BLIND, zero for those in FAULT."""
+        ramp_ns = self._settings.modes.blind_ramp_s * NANOSECONDS_PER_SECOND
+        blind_ns = np.array([now_ns - entry.since_ns for entry in self._modes], dtype=np.float64)
+        left = np.clip(1.0 - blind_ns / ramp_ns, 0.0, 1.0) if ramp_ns else np.zeros_like(blind_ns)
+        share = left.reshape(modes.shape)[()]
+        fading = [share * torque for torque in gravity_torque(self._model, self._last_q)]
+        seen = _choose(modes == Mode.BLIND, fading, wanted_nm)
+        return _choose(modes == Mode.FAULT, [0.0] * len(seen), seen)
+
+    def _limit(
+        self,
+        law: Vector,
+        wanted: Vector,
+        decision: ShieldDecision,
+        modes: NDArray[np.int64],
+        now_ns: int,
+    ) -> ControlStep:
+        """Return the step with an effort that is finite, within size and within rate."""
+        is_sound = is_finite(sum(wanted))
+        if not every(is_sound):
+            wanted = _choose(is_sound, wanted, [0.0] * len(wanted))
+            self._modes = [
+                entry if sound else replace(entry, mode=Mode.FAULT, since_ns=now_ns)
+                for entry, sound in zip(self._modes, _flags(is_sound), strict=True)
+            ]
+            modes = self._mode_array(modes.shape)
+        effort = limit_effort(wanted, self._effort, self._limits.effort_nm, self._effort_reach_nm)
+        self._effort = effort
+        missing = [ask - get for ask, get in zip(law, effort, strict=True)]
+        return ControlStep(
+            effort_nm=stack(effort),
+            wanted_nm=stack(wanted),
+            modes=modes,
+            decision=decision,
+            excess_after_limits=decision.excess + dot(decision.half_space.pull_radps, missing),
+        )
+
+
+def _choose(condition: Component, yes: Vector, no: Vector) -> list[Component]:
+    """Return each arm's vector from one of two, as components of the kind they are."""
+    if np.ndim(condition) == 0:
+        return list(yes if condition else no)
+    return [np.where(condition, a, b) for a, b in zip(yes, no, strict=True)]
+
+
+def _are_within(values: Vector, limits: Sequence[float]) -> Component:
+    """Return whether every component is at most its limit in size."""
+    inside = True
+    for value, limit in zip(values, limits, strict=True):
+        inside = inside & (abs(value) <= limit)
+    return inside
+
+
+def _flags(values: Component) -> list[bool]:
+    """Return one plain bool per arm."""
+    flags: list[bool] = np.ravel(values).tolist()
+    return flags

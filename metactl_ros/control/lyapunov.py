@@ -1,0 +1,163 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+r"""The Lyapunov function, and the half-space of gains that make it fall.
+
+    xi = (e, s),   V = 1/2 xi^T P xi,   admissible:   V_dot + alpha (V - v_0) <= 0
+
+On the nominal arm the condition is one half-space in theta = (K_d, Lambda, eta). With
+u = P_e xi and w = P_s xi, the rows of P xi that belong to e and s,
+
+    V_dot = u . e_dot + w . s_dot
+    s_dot = Lambda_0 e_dot - Lambda (.) e_dot - K_d (.) s - M^-1 Phi eta
+
+    normal . theta + constant <= 0
+    normal   = ( -w (.) s,  -w (.) e_dot,  -Phi^T M^-1 w )
+    constant = u . e_dot + Lambda_0 w . e_dot + alpha (V - v_0)
+
+The reference acceleration cancels. v_0 = 0 is the paper's condition; v_0 > 0 is a target level:
+inside it V may grow, but no faster than alpha (v_0 - V), so that in continuous time
+
+    V(t) <= v_0 + (V(0) - v_0) e^(-alpha t).
+
+P is never free: it solves (A_0 + alpha/2 I)^T P + P (A_0 + alpha/2 I) = -Q with Q > 0, where A_0
+is the error dynamics under the nominal gains. These are then admissible at every state, which is
+one eigenvalue test, so the admissible set is never empty on the nominal arm.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from metactl_ros.arm import Mass, solve_mass
+from metactl_ros.config import require_not_negative, require_positive
+from metactl_ros.control.law import ControlLaw, TrackingError
+from metactl_ros.errors import ConfigError
+from metactl_ros.signals import Array, Component, dot, Vector
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LyapunovSettings:
+    """The condition every gain must meet, as `config/controller.yaml` states it."""
+
+    alpha_per_s: float
+    """Rate of decay, 1 / s; below twice the slope Lambda_0."""
+    target_error_rad: float
+    """Position error that the target level v_0 allows, rad; zero is the paper's condition."""
+    disturbance_radps2: float
+    """Margin: the condition must hold for any acceleration disturbance up to this, rad / s^2."""
+    p_matrix: tuple[tuple[float, ...], ...]
+    """P of V = 1/2 xi^T P xi, rows and columns ordered (e, s)."""
+
+    def __post_init__(self) -> None:
+        require_positive('LyapunovSettings', alpha_per_s=self.alpha_per_s)
+        require_not_negative(
+            'LyapunovSettings',
+            target_error_rad=self.target_error_rad,
+            disturbance_radps2=self.disturbance_radps2,
+        )
+
+
+class HalfSpace(NamedTuple):
+    """The gains with normal . theta + constant <= 0."""
+
+    normal: Vector
+    """One component per gain."""
+    constant: Component
+    value: Component
+    """V."""
+    pull_radps: Vector
+    """M^-1 w: what one N m of missing effort adds to V_dot, per joint."""
+
+    def excess(self, theta: Vector) -> Component:
+        """Return normal . theta + constant, which is V_dot + alpha (V - v_0)."""
+        return dot(self.normal, theta) + self.constant
+
+
+class LyapunovFunction:
+    """V and its half-space for one control law; refuses a P that does not certify its gains."""
+
+    def __init__(self, settings: LyapunovSettings, law: ControlLaw, num_joints: int) -> None:
+        self.P = np.array(settings.p_matrix, dtype=np.float64)
+        if self.P.shape != (2 * num_joints, 2 * num_joints):
+            raise ConfigError(
+                f'LyapunovSettings.p_matrix: expected {2 * num_joints} rows and columns, '
+                f'found shape {self.P.shape}.'
+            )
+        self._rows: list[list[float]] = self.P.tolist()
+        self.alpha_per_s = settings.alpha_per_s
+        self._slope_per_s = law.slope_per_s
+        self._disturbance_radps2 = settings.disturbance_radps2
+        self._num_joints = num_joints
+        stiffest = np.linalg.eigvalsh(self.P[:num_joints, :num_joints]).max()
+        self.target_level = 0.5 * float(stiffest) * settings.target_error_rad**2
+        slack = certificate_matrix(self.P, law, settings.alpha_per_s)
+        least = min(np.linalg.eigvalsh(slack).min(), np.linalg.eigvalsh(self.P).min())
+        if not (np.allclose(self.P, self.P.T, rtol=0, atol=1e-12) and least > 0.0):
+            raise ConfigError(
+                'LyapunovSettings.p_matrix: must be symmetric positive definite and certify the '
+                f'nominal gains (least eigenvalue of P and Q above 0), found {least:.3g}; '
+                'fit it again with: python -m training.lyapunov_fit'
+            )
+
+    def half_space(self, mass: Mass, error: TrackingError, phi: Sequence[Vector]) -> HalfSpace:
+        """Return the admissible half-space in theta.
+
+        Args:
+            mass: M^ of the nominal arm, without payload, in the measured posture.
+            error: Tracking error and sliding variable.
+            phi: Feed-forward features, one vector per column of eta.
+        """
+        xi = [*error.e_rad, *error.s_radps]
+        gradient = [dot(row, xi) for row in self._rows]
+        u, w = gradient[: self._num_joints], gradient[self._num_joints :]
+        value = 0.5 * dot(xi, gradient)
+        pull = solve_mass(mass, w)
+        normal = [
+            -a * b
+            for signal in (error.s_radps, error.e_dot_radps)
+            for a, b in zip(w, signal, strict=True)
+        ]
+        normal += [-a * b for feature in phi for a, b in zip(pull, feature, strict=True)]
+        drift = dot(u, error.e_dot_radps) + self._slope_per_s * dot(w, error.e_dot_radps)
+        constant = drift + self.alpha_per_s * (value - self.target_level)
+        if self._disturbance_radps2:
+            constant = constant + self._disturbance_radps2 * sum(map(abs, w))
+        return HalfSpace(normal, constant, value, pull)
+
+
+def closed_loop_matrix(law: ControlLaw, num_joints: int) -> Array:
+    """Return A_0 of xi_dot = A_0 xi under the nominal gains, shape (2 n, 2 n), 1 / s.
+
+    s_dot = Lambda_0 e_dot - Lambda e_dot - K_d s with e_dot = s - Lambda_0 e.
+    """
+    slope, kd = law.slope_per_s, law.nominal_kd_per_s
+    surplus = slope - law.nominal_lambda_per_s
+    block = np.array([[-slope, 1.0], [-surplus * slope, surplus - kd]])
+    return np.asarray(np.kron(block, np.eye(num_joints)))
+
+
+def certificate_matrix(P: Array, law: ControlLaw, alpha_per_s: float) -> Array:
+    """Return Q = -(A^T P + P A) with A = A_0 + alpha/2 I; Q > 0 certifies the nominal gains.
+
+    Under the nominal gains V_dot + alpha V = -1/2 xi^T Q xi.
+    """
+    A = closed_loop_matrix(law, len(P) // 2) + 0.5 * alpha_per_s * np.eye(len(P))
+    return np.asarray(-(A.T @ P + P @ A))
+
+
+def solve_lyapunov(Q: Array, law: ControlLaw, alpha_per_s: float) -> Array:
+    """Return the P that belongs to a symmetric positive definite Q, scaled to tr P = 2 n."""
+    size = len(Q)
+    if not 0.0 <= alpha_per_s < 2.0 * law.slope_per_s:
+        raise ConfigError(
+            f'alpha_per_s: expected 0 to below 2 Lambda_0 = {2.0 * law.slope_per_s} 1/s, '
+            f'found {alpha_per_s}; a faster decay than the nominal gains have cannot be certified.'
+        )
+    A = closed_loop_matrix(law, size // 2) + 0.5 * alpha_per_s * np.eye(size)
+    identity = np.eye(size)
+    operator = np.kron(A.T, identity) + np.kron(identity, A.T)
+    P = np.linalg.solve(operator, -Q.ravel()).reshape(size, size)
+    P = 0.5 * (P + P.T)
+    return np.asarray(P * (size / np.trace(P)))

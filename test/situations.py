@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Random control situations for tests, as arrays (..., n) and as what the law works on."""
+
+import numpy as np
+
+from metactl_ros.arm import bias_torque, lump, mass_at
+from metactl_ros.control.law import feed_forward_features, tracking_error
+from metactl_ros.settings import load_settings
+from metactl_ros.signals import split
+
+SETTINGS = load_settings()
+LAW = SETTINGS.controller.law
+COLUMNS = SETTINGS.controller.gain_box.columns
+MODEL = lump(SETTINGS.arm, 0.0)
+
+
+class Situation:
+    """A random state and reference, shape (..., 2), with errors of a given size."""
+
+    def __init__(self, seed, lead=(), error_rad=0.3):
+        rng = np.random.default_rng(seed)
+        self.q = rng.uniform(-2, 2, (*lead, 2))
+        self.qd = rng.uniform(-2, 2, (*lead, 2))
+        self.q_desired = self.q + error_rad * rng.normal(size=(*lead, 2))
+        self.qd_desired = self.qd + 3.0 * error_rad * rng.normal(size=(*lead, 2))
+        self.qdd_desired = rng.uniform(-5, 5, (*lead, 2))
+        self.rng = rng
+        self._derive()
+
+    def _derive(self):
+        self.mass = mass_at(MODEL, split(self.q))
+        self.bias = bias_torque(MODEL, split(self.q), split(self.qd))
+        wanted = (self.q_desired, self.qd_desired)
+        self.error = tracking_error(LAW, *map(split, (self.q, self.qd, *wanted)))
+        self.phi = feed_forward_features(LAW, COLUMNS, split(self.qd_desired))
+
+    def of_arm(self, index):
+        """Return the situation of one arm of a batch."""
+        one = Situation(0)
+        for name in ('q', 'qd', 'q_desired', 'qd_desired', 'qdd_desired'):
+            setattr(one, name, getattr(self, name)[index])
+        one._derive()
+        return one

@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from metactl_ros.control.gain_map import ColumnRange, GainBox, GainMap
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.errors import ConfigError
+from metactl_ros.settings import load_settings
+from metactl_ros.signals import split, stack
+
+SHIPPED = load_settings().controller.gain_box
+OBSERVER = ColumnRange(column='observer', ends=(0.0, 1.2))
+LARGE = replace(SHIPPED, feed_forward=(*SHIPPED.feed_forward, OBSERVER))
+BOXES = pytest.mark.parametrize('box', [SHIPPED, LARGE], ids=['m8', 'm10'])
+
+units = st.floats(-1.0, 1.0)
+
+
+@st.composite
+def boxes(draw):
+    def ends():
+        least = draw(st.floats(-100.0, 100.0))
+        return (least, least + draw(st.floats(0.1, 100.0)))
+
+    columns = draw(st.lists(st.sampled_from(['bias', 'coulomb', 'observer']), unique=True))
+    ranges = tuple(ColumnRange(column=column, ends=ends()) for column in columns)
+    return GainBox(kd_per_s=ends(), lambda_per_s=ends(), feed_forward=ranges)
+
+
+@pytest.mark.parametrize(('box', 'size'), [(SHIPPED, 8), (LARGE, 10)])
+def test_there_are_two_gains_and_one_weight_per_column_for_each_joint(box, size):
+    assert GainMap(box, 2).size == size
+
+
+def test_gains_are_ordered_by_kind_then_by_joint():
+    gain_map = GainMap(LARGE, 2)
+    assert gain_map.lower == [10.0, 10.0, 1.0, 1.0, -6.0, -6.0, -3.0, -3.0, 0.0, 0.0]
+    assert gain_map.upper == [60.0, 60.0, 10.0, 10.0, 6.0, 6.0, 3.0, 3.0, 1.2, 1.2]
+    assert LARGE.columns == ('bias', 'coulomb', 'observer')
+
+
+def test_columns_keep_the_order_in_which_they_are_given():
+    box = replace(SHIPPED, feed_forward=SHIPPED.feed_forward[::-1])
+    assert box.columns == ('coulomb', 'bias')
+    assert GainMap(box, 1).upper == [60.0, 10.0, 3.0, 6.0]
+
+
+@BOXES
+def test_both_ends_of_the_box_are_reached_exactly(box):
+    gain_map = GainMap(box, 2)
+    assert gain_map.gains([1.0] * gain_map.size) == gain_map.upper
+    assert gain_map.gains([-1.0] * gain_map.size) == gain_map.lower
+
+
+@given(box=boxes())
+def test_both_ends_of_any_box_are_reached_exactly(box):
+    gain_map = GainMap(box, 2)
+    assert gain_map.gains([1.0] * gain_map.size) == gain_map.upper
+    assert gain_map.gains([-1.0] * gain_map.size) == gain_map.lower
+
+
+@BOXES
+def test_each_entry_of_the_action_moves_its_own_gain_only(box):
+    gain_map = GainMap(box, 2)
+    middle = np.array(gain_map.gains([0.0] * gain_map.size))
+    for entry in range(gain_map.size):
+        action = np.zeros(gain_map.size)
+        action[entry] = 0.5
+        moved = np.array(gain_map.gains(action.tolist())) != middle
+        assert moved.nonzero()[0].tolist() == [entry]
+
+
+@BOXES
+@given(data=st.data())
+def test_action_to_gains_to_action_is_the_identity(box, data):
+    gain_map = GainMap(box, 2)
+    action = data.draw(st.lists(units, min_size=gain_map.size, max_size=gain_map.size))
+    found = gain_map.action(gain_map.gains(action))
+    np.testing.assert_allclose(found, action, rtol=0, atol=1e-14)
+
+
+@BOXES
+@given(data=st.data())
+def test_the_map_is_affine(box, data):
+    gain_map = GainMap(box, 2)
+    actions = st.lists(units, min_size=gain_map.size, max_size=gain_map.size).map(np.array)
+    a, b, share = data.draw(actions), data.draw(actions), data.draw(st.floats(0.0, 1.0))
+    mixed = gain_map.gains((share * a + (1.0 - share) * b).tolist())
+    expected = share * np.array(gain_map.gains(a.tolist()))
+    expected += (1.0 - share) * np.array(gain_map.gains(b.tolist()))
+    np.testing.assert_allclose(mixed, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('beyond', [1.0 + 1e-12, 1.5, 1e6, 1e308, np.inf])
+def test_beyond_one_the_gains_stay_at_the_ends(beyond):
+    gain_map = GainMap(LARGE, 2)
+    assert gain_map.gains([beyond] * 10) == gain_map.upper
+    assert gain_map.gains([-beyond] * 10) == gain_map.lower
+
+
+@given(box=boxes(), data=st.data())
+def test_no_rounding_leaves_the_box(box, data):
+    gain_map = GainMap(box, 2)
+    action = data.draw(st.lists(units, min_size=gain_map.size, max_size=gain_map.size))
+    gains = np.array(gain_map.gains(action))
+    assert np.all((np.array(gain_map.lower) <= gains) & (gains <= np.array(gain_map.upper)))
+
+
+def test_gains_outside_the_box_have_an_action_outside_one():
+    gain_map = GainMap(SHIPPED, 2)
+    action = gain_map.action([5.0, 35.0, 14.5, 5.5, 0.0, 12.0, 0.0, 0.0])
+    np.testing.assert_allclose(action, [-1.2, 0, 2, 0, 0, 2, 0, 0], rtol=0, atol=1e-12)
+
+
+@BOXES
+def test_a_batch_equals_its_rows_one_by_one(box):
+    gain_map = GainMap(box, 2)
+    actions = np.random.default_rng(6).uniform(-1.5, 1.5, (7, gain_map.size))
+    gains = stack(gain_map.gains(split(actions)))
+    alone = [gain_map.gains(action) for action in actions.tolist()]
+    np.testing.assert_array_equal(gains, alone)
+    back = stack(gain_map.action(split(gains)))
+    np.testing.assert_array_equal(back, [gain_map.action(gain) for gain in alone])
+
+
+@pytest.mark.parametrize(
+    'ends',
+    [(60.0, 10.0), (10.0, 10.0), (10.0,), (), (1.0, 2.0, 3.0), (np.nan, 1.0), (0.0, np.inf)],
+)
+@pytest.mark.parametrize('name', ['kd_per_s', 'lambda_per_s'])
+def test_a_range_without_two_finite_ordered_ends_is_refused(name, ends):
+    with pytest.raises(ConfigError, match=rf'GainBox\.{name}: expected \[least, largest\]'):
+        replace(SHIPPED, **{name: ends})
+
+
+@pytest.mark.parametrize('ends', [(1.2, 0.0), (1.0,), (-np.inf, 1.0)])
+def test_a_column_without_two_finite_ordered_ends_is_refused(ends):
+    column = ColumnRange(column='observer', ends=ends)
+    with pytest.raises(ConfigError, match=r'GainBox\.feed_forward\.observer: expected \[least'):
+        replace(SHIPPED, feed_forward=(column,))
+
+
+def test_a_refused_range_shows_what_was_found():
+    with pytest.raises(ConfigError, match=r'in this order, found \[60\.0, 10\.0\]'):
+        replace(SHIPPED, kd_per_s=(60.0, 10.0))
+
+
+def test_a_column_given_twice_is_refused():
+    twice = (OBSERVER, SHIPPED.feed_forward[0], OBSERVER)
+    with pytest.raises(ConfigError, match=r"each column once, found \['observer', 'bias'"):
+        replace(SHIPPED, feed_forward=twice)
+
+
+def test_a_box_without_the_nominal_gains_is_refused(settings):
+    box = replace(settings.controller.gain_box, kd_per_s=(35.0, 60.0))
+    with pytest.raises(ConfigError, match='must hold the nominal gains'):
+        ControlLoop(settings.arm, replace(settings.controller, gain_box=box))
