@@ -49,11 +49,12 @@ def dot(a: Iterable[Component], b: Iterable[Component]) -> Component:
     return sum(map(mul, a, b))
 
 
-def clamp(x: Component, low: Component, high: Component) -> Component:
-    """Return x moved into [low, high]; NaN stays NaN."""
-    if isinstance(x, float):
-        return min(max(x, low), high)
-    return np.minimum(np.maximum(x, low), high)
+def clamp(values: Vector, lows: Vector, highs: Vector) -> list[Component]:
+    """Return each component moved into its [low, high]; NaN stays NaN."""
+    rows = zip(values, lows, highs, strict=True)
+    if isinstance(values[0], float):
+        return [low if x < low else high if x > high else x for x, low, high in rows]
+    return [np.minimum(np.maximum(x, low), high) for x, low, high in rows]
 
 
 def is_finite(x: Component) -> Component:

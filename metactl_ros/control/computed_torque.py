@@ -67,9 +67,7 @@ def limit_effort(
         largest_nm: Size limit of each joint.
         reach_nm: Largest change of each joint in one step.
     """
-    return [
-        clamp(clamp(wanted, before - reach, before + reach), -largest, largest)
-        for wanted, before, largest, reach in zip(
-            wanted_nm, previous_nm, largest_nm, reach_nm, strict=True
-        )
-    ]
+    lowest = [before - reach for before, reach in zip(previous_nm, reach_nm, strict=True)]
+    highest = [before + reach for before, reach in zip(previous_nm, reach_nm, strict=True)]
+    reachable = clamp(wanted_nm, lowest, highest)
+    return clamp(reachable, [-most for most in largest_nm], largest_nm)

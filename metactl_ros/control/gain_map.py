@@ -84,12 +84,11 @@ class GainMap:
 
     def gains(self, action: Vector) -> list[Component]:
         """Return theta of an action; both ends are met exactly, and no rounding leaves the box."""
-        return [
-            clamp(0.5 * ((1.0 - a) * low + (1.0 + a) * high), low, high)
-            for a, low, high in zip(
-                [clamp(a, -1.0, 1.0) for a in action], self.lower, self.upper, strict=True
-            )
+        theta = [
+            0.5 * ((1.0 - a) * low + (1.0 + a) * high)
+            for a, low, high in zip(action, self.lower, self.upper, strict=True)
         ]
+        return clamp(theta, self.lower, self.upper)
 
     def action(self, theta: Vector) -> list[Component]:
         """Return the action of gains; outside [-1, 1] if they leave the box."""

@@ -170,9 +170,8 @@ class ControlLoop:
         if effort_nm is not None:
             measured = split(effort_nm)
             effort = _choose(is_finite(sum(measured)), measured, effort)
-        self._effort = [
-            clamp(x, -most, most) for x, most in zip(effort, self._limits.effort_nm, strict=True)
-        ]
+        most = self._limits.effort_nm
+        self._effort = clamp(effort, [-x for x in most], most)
         self._window.clear()
         self._modes = [ModeState(since_ns=state.stamp_ns)] * math.prod(state.q_rad.shape[:-1])
         self._mode_array(state.q_rad.shape[:-1])
@@ -195,7 +194,9 @@ class ControlLoop:
             context.horizon_s,
             extra,
         )
-        if not np.isfinite(row).all():  # one bad number would spoil the window for W steps
+        if not math.isfinite(
+            np.vdot(row, row)
+        ):  # one bad number would spoil the window for W steps
             row = np.nan_to_num(row, nan=0.0, posinf=0.0, neginf=0.0)
         self._window.push(state.stamp_ns, row)
         return self._window.rows()

@@ -118,7 +118,7 @@ class Shield:
                 )
             ]
         if self._enforcement == 'count':
-            theta = self._map.gains(split(np.nan_to_num(proposal)))
+            theta = self._map.gains(split(np.clip(np.nan_to_num(proposal), -1.0, 1.0)))
         excess = half_space.excess(theta)
         return ShieldDecision(AdmissibleGains(theta), reason, half_space, excess, distance)
 
