@@ -58,6 +58,7 @@ EXTRAS = {
         'ruff>=0.17.4,<0.18',  # a new minor version formats differently
         'scipy>=1.11.4',
         'setuptools>=70.1.0',  # builds the wheel in the tests; Python 3.12 brings none
+        'types-psutil>=7.0.0.20250601',
         'types-PyYAML>=6.0.12.20250915',
     ],
 }

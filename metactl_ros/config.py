@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import dataclasses
 import difflib
 import math
+import sys
 import types
 from typing import Any, cast, get_args, get_origin, get_type_hints, Literal, TypeVar, Union
 
@@ -131,7 +132,8 @@ def _fits(hint: Any, value: object) -> bool:
         return value in get_args(hint)
     if hint is float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return is_number and math.isfinite(cast(float, value))
+        # Compared, not converted: a whole number may be too long for a float.
+        return is_number and abs(cast(float, value)) <= sys.float_info.max
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)

@@ -77,7 +77,7 @@ def share_directory() -> Path:
 
 def load_arm(path: Path | None = None) -> Arm:
     """Return the arm of a YAML file, by default the shipped one."""
-    return _load(Arm, path, 'arm.yaml')
+    return load_file(Arm, path, 'arm.yaml')
 
 
 def load_settings(
@@ -86,12 +86,13 @@ def load_settings(
     """Return everything the YAML files state; any file not given is the shipped one."""
     return Settings(
         arm=load_arm(arm),
-        plant=_load(PlantSettings, plant, 'plant.yaml'),
-        controller=_load(ControllerSettings, controller, 'controller.yaml'),
+        plant=load_file(PlantSettings, plant, 'plant.yaml'),
+        controller=load_file(ControllerSettings, controller, 'controller.yaml'),
     )
 
 
-def _load(cls: type[T], path: Path | None, shipped: str) -> T:
+def load_file(cls: type[T], path: Path | None, shipped: str) -> T:
+    """Return a YAML file as a dataclass; without a path, the shipped file of that name."""
     source = share_directory() / 'config' / shipped if path is None else path
     try:
         text = source.read_text(encoding='utf-8')
@@ -101,7 +102,7 @@ def _load(cls: type[T], path: Path | None, shipped: str) -> T:
         ) from None
     try:
         mapping = yaml.load(text, Loader=_UniqueKeyLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ConfigError) as error:
         raise ConfigError(f'{source}: not valid YAML: {error}') from None
     return build(cls, mapping, source.name)
 

@@ -30,9 +30,9 @@ NANOSECONDS_PER_SECOND = 1_000_000_000
 
 
 def split(array: Array) -> list[Component]:
-    """Return the components of (..., n)."""
+    """Return the components of (..., n), as copies."""
     components: list[Component] = (
-        array.tolist() if array.ndim == 1 else [*np.moveaxis(array, -1, 0)]
+        array.tolist() if array.ndim == 1 else [*np.moveaxis(array.copy(), -1, 0)]
     )
     return components
 
@@ -60,6 +60,21 @@ def clamp(values: Vector, lows: Vector, highs: Vector) -> list[Component]:
 def is_finite(x: Component) -> Component:
     """Return whether x is neither NaN nor infinite: a bool, or an array of them."""
     return math.isfinite(x) if isinstance(x, float) else np.isfinite(x)
+
+
+def are_within(values: Vector, limits: Sequence[float]) -> Component:
+    """Return whether every component is at most its limit in size; NaN is not."""
+    inside = True
+    for value, limit in zip(values, limits, strict=True):
+        inside = inside & (abs(value) <= limit)
+    return inside
+
+
+def choose(condition: Component, yes: Vector, no: Vector) -> list[Component]:
+    """Return, for each arm, one of two vectors."""
+    if np.ndim(condition) == 0:
+        return list(yes if condition else no)
+    return [np.where(condition, a, b) for a, b in zip(yes, no, strict=True)]
 
 
 def every(flag: Component) -> bool:

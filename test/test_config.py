@@ -62,6 +62,7 @@ def test_a_key_like_no_other_is_answered_with_the_valid_ones(shipped, written):
         ('arm.yaml', ['link_masses_kg'], 6.0, 'expected a list, each entry a finite number'),
         ('arm.yaml', ['link_masses_kg'], [6.0, float('nan')], r'link_masses_kg\[1\]: .*found nan'),
         ('arm.yaml', ['gravity_mps2'], float('inf'), 'gravity_mps2: expected a finite number'),
+        ('arm.yaml', ['gravity_mps2'], 10**400, 'gravity_mps2: expected a finite number'),
         ('arm.yaml', ['gravity_mps2'], -9.81, 'expected 0 to 100 m/s'),
         ('arm.yaml', ['gravity_mps2'], True, 'expected a finite number, found True'),
         ('arm.yaml', ['joint_names'], ['a', 'a'], 'names must differ'),
@@ -113,7 +114,9 @@ def test_all_problems_are_reported_at_once(shipped, written):
 
 
 def test_a_key_given_twice_is_refused(written):
-    with pytest.raises(ConfigError, match=r"'gravity_mps2' is given twice \(line 2\)"):
+    with pytest.raises(
+        ConfigError, match=r"file.yaml: .*'gravity_mps2' is given twice \(line 2\)"
+    ):
         load_arm(written('gravity_mps2: 1.0\ngravity_mps2: 2.0\n'))
 
 

@@ -128,8 +128,9 @@ def test_the_nominal_gains_are_admissible_at_every_state_for_1000_random_q():
         assert_nominal_gains_are_admissible_everywhere(P, seed)
 
 
-def test_a_disturbance_margin_shrinks_the_set():
-    here = Situation(2)
+@pytest.mark.parametrize('seed', range(6))
+def test_a_disturbance_margin_shrinks_the_set(seed):
+    here = Situation(seed)
     plain, wary = (half_space(here, function(disturbance_radps2=d)) for d in (0.0, 2.0))
     assert wary.normal == plain.normal
     xi = np.concatenate([here.error.e_rad, here.error.s_radps])
@@ -157,8 +158,14 @@ def test_a_lopsided_p_is_refused():
 
 
 def test_a_p_of_the_wrong_size_is_refused():
-    with pytest.raises(ConfigError, match='expected 4 rows and columns'):
-        function(p_matrix=((1.0, 0.0), (0.0, 1.0)))
+    for bad in (((1.0, 0.0), (0.0, 1.0)), ((1.0,) * 4, (1.0,) * 3, (1.0,) * 4, (1.0,) * 4)):
+        with pytest.raises(ConfigError, match='expected 4 rows and columns of finite numbers'):
+            function(p_matrix=bad)
+
+
+def test_a_p_that_is_not_finite_is_refused():
+    with pytest.raises(ConfigError, match='finite numbers'):
+        function(p_matrix=((np.nan,) * 4,) * 4)
 
 
 def test_a_decay_faster_than_the_nominal_gains_have_is_refused():

@@ -133,6 +133,8 @@ def test_no_raw_proposal_passes_in_100000_infeasible_cases():
     assert not np.any(np.all(decision.gains.theta == raw, axis=-1))
     assert np.all(decision.was_moved)
     assert np.all(decision.excess > 0.0)  # the violation of the nominal gains is reported
+    alone = one_by_one(proposal, normal, offset)
+    assert all(reason == Reason.EMPTY_SET for _, reason, _ in alone)
 
 
 @given(

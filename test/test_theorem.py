@@ -20,8 +20,8 @@ from metactl_ros.task import draw_evaluation
 
 NUM_ROLLOUTS = 200
 # Largest excess of V over the bound at 10 ms and the shipped v_0 = 6e-4, in the units of V. Found:
-# 0.021. A new random feed-forward of up to 6 N m at every step makes it out of nothing: within one
-# period it changes s by up to 0.4 rad/s.
+# 0.021, which is 34 v_0. A new random feed-forward of up to 9 N m at every step makes it out of
+# nothing; without the shield it is four times as much.
 MARGIN_AT_10_MS = 0.03
 
 
@@ -40,17 +40,14 @@ def largest_excess(settings, no_friction, rate_hz, target_error_rad, duration_s)
     state = plant.reset(episodes.start)
     loop.reset(state)
     alpha, level, first, worst = lyapunov.alpha_per_s, loop.lyapunov.target_level, None, -np.inf
-    # A proposal lasts 10 ms at every rate, so that all rates see the same gains.
-    held = round(rate_hz / 100.0)
-    for k in range(round(duration_s * rate_hz)):
-        if k % held == 0:
-            proposal = rng.uniform(-1.0, 1.0, (NUM_ROLLOUTS, loop.gain_map.size))
+    for _ in range(round(duration_s * rate_hz)):
+        proposal = rng.uniform(-1.0, 1.0, (NUM_ROLLOUTS, loop.gain_map.size))
         t = seconds(state.stamp_ns)
         step = loop.actuate(proposal, state, episodes.reference.at(t), state.stamp_ns)
         value = step.decision.half_space.value
         first = value if first is None else first
         bound = level + (first - level) * np.exp(-alpha * t)
-        worst = max(worst, float((value - np.maximum(bound, level)).max()))
+        worst = max(worst, float((value - bound).max()))
         state = plant.step(step.effort_nm)
     return worst, level
 

@@ -14,13 +14,37 @@ A row is the paper's step observation, in its order and in raw units; `token_map
 linear map that a network applies first.
 """
 
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
+from metactl_ros.config import require_positive
 from metactl_ros.signals import ArmState, Array, Reference, seconds
 
 Tokens: TypeAlias = Literal['raw', 'error_scaled']
+
+
+# What `error_scaled` tokens are measured in.
+ERROR_SCALE_RAD = 0.05
+ERROR_RATE_SCALE_RADPS = 0.3
+PAYLOAD_SCALE_KG = 1.5
+FRICTION_REGIME_SCALE = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextSettings:
+    """What the policy sees, as `config/controller.yaml` states it."""
+
+    num_rows: int
+    """W, the length of the window in control periods."""
+    horizon_s: float
+    """T of the phase feature t / T, s."""
+    friction_regime_estimate: float
+    """mu_hat, a constant of the context token."""
+
+    def __post_init__(self) -> None:
+        require_positive('ContextSettings', num_rows=self.num_rows, horizon_s=self.horizon_s)
 
 
 def feature_names(joint_names: tuple[str, ...], num_extra: int = 0) -> tuple[str, ...]:
@@ -74,12 +98,6 @@ def token_map(tokens: Tokens, num_joints: int, num_extra: int = 0) -> Array:
         matrix[payload, payload] = 1.0 / PAYLOAD_SCALE_KG
         matrix[friction, friction] = 1.0 / FRICTION_REGIME_SCALE
     return matrix
-
-
-ERROR_SCALE_RAD = 0.05
-ERROR_RATE_SCALE_RADPS = 0.3
-PAYLOAD_SCALE_KG = 1.5
-FRICTION_REGIME_SCALE = 0.2
 
 
 class ContextWindow:

@@ -72,10 +72,10 @@ class GainMap:
     def __init__(self, box: GainBox, num_joints: int) -> None:
         ends = np.array([ends for _, ends in box.named_ends()], dtype=np.float64)
         lower, upper = (np.repeat(ends[:, side], num_joints) for side in (0, 1))
-        self.lower: list[float] = lower.tolist()
-        self.upper: list[float] = upper.tolist()
-        self.middle: list[float] = (0.5 * (upper + lower)).tolist()
-        self.half_width: list[float] = (0.5 * (upper - lower)).tolist()
+        self.lower: tuple[float, ...] = tuple(lower.tolist())
+        self.upper: tuple[float, ...] = tuple(upper.tolist())
+        self.middle: tuple[float, ...] = tuple((0.5 * (upper + lower)).tolist())
+        self.half_width: tuple[float, ...] = tuple((0.5 * (upper - lower)).tolist())
 
     @property
     def size(self) -> int:

@@ -19,10 +19,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.arm import Arm, bias_torque, gravity_torque, lump, Mass, mass_at, NUM_JOINTS
-from metactl_ros.config import require_positive
+from metactl_ros.arm import (
+    Arm,
+    bias_torque,
+    gravity_torque,
+    lump,
+    Mass,
+    mass_at,
+    NUM_JOINTS,
+    smallest_inertia,
+)
 from metactl_ros.control.computed_torque import computed_torque, limit_effort
-from metactl_ros.control.context_window import ContextWindow, step_observation
+from metactl_ros.control.context_window import (
+    ContextSettings,
+    ContextWindow,
+    step_observation,
+)
 from metactl_ros.control.gain_map import GainBox, GainMap
 from metactl_ros.control.law import (
     ControlLaw,
@@ -36,8 +48,10 @@ from metactl_ros.control.modes import Mode, ModeInputs, ModeSettings, ModeState,
 from metactl_ros.control.shield import Enforcement, Reason, Shield, ShieldDecision
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import (
+    are_within,
     ArmState,
     Array,
+    choose,
     clamp,
     Component,
     dot,
@@ -55,21 +69,6 @@ from metactl_ros.signals import (
 # No arm moves at this many rad, rad/s or rad/s^2. Beyond it a number is as good as NaN, and its
 # square could overflow.
 ABSURD = 1e6
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContextSettings:
-    """What the policy sees, as `config/controller.yaml` states it."""
-
-    num_rows: int
-    """W, the length of the window in control periods."""
-    horizon_s: float
-    """T of the phase feature t / T, s."""
-    friction_regime_estimate: float
-    """mu_hat, a constant of the context token."""
-
-    def __post_init__(self) -> None:
-        require_positive('ContextSettings', num_rows=self.num_rows, horizon_s=self.horizon_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,10 +140,7 @@ class ControlLoop:
         self._model = lump(arm, 0.0)
         self._columns = settings.gain_box.columns
         self._period_ns = period_ns_of(settings.law.rate_hz)
-        self._effort_reach_nm = [
-            rate * seconds(self._period_ns) for rate in arm.limits.effort_rate_nmps
-        ]
-        acceleration = [ABSURD] * NUM_JOINTS
+        acceleration = [most / smallest_inertia(arm) for most in arm.limits.effort_nm]
         self._goal_limits = [*arm.limits.position_rad, *arm.limits.velocity_radps, *acceleration]
         self._window = ContextWindow(settings.context.num_rows, self._period_ns)
         self.gain_map = GainMap(settings.gain_box, NUM_JOINTS)
@@ -152,30 +148,41 @@ class ControlLoop:
         nominal = nominal_gains(settings.law, NUM_JOINTS, len(self._columns)).tolist()
         self._nominal: list[float] = nominal
         self.nominal_action = np.array(self.gain_map.action(nominal))
+        self.nominal_action.setflags(write=False)
         if np.abs(self.nominal_action).max() > 1.0:
             raise ConfigError(
                 f'GainBox: must hold the nominal gains {nominal}, which every fallback needs; '
                 f'found {self.gain_map.lower} to {self.gain_map.upper}.'
             )
         self._shield = Shield(self.gain_map, nominal, enforcement)
+        self._modes: list[ModeState] = []
 
     def reset(self, state: ArmState, effort_nm: Array | None = None) -> None:
         """Begin anew: empty window, WARMUP, from the effort the motors give now.
 
-        Without a finite measured effort that is the gravity torque of the payload-free model. The
-        state must be finite: a loop begins with the first good one.
+        Without a finite measured effort that is the gravity torque of the payload-free model.
+
+        Raises:
+            ConfigError: If the state is not finite: a loop begins with the first good one.
         """
+        if not np.isfinite(state.q_rad + state.qd_radps).all():
+            raise ConfigError(
+                f'ControlLoop.reset: expected a finite state, found positions {state.q_rad} and '
+                f'velocities {state.qd_radps}; wait for a good one.'
+            )
         q = split(state.q_rad)
         effort = gravity_torque(self._model, q)
         if effort_nm is not None:
             measured = split(effort_nm)
-            effort = _choose(is_finite(sum(measured)), measured, effort)
+            effort = choose(is_finite(sum(measured)), measured, effort)
         most = self._limits.effort_nm
         self._effort = clamp(effort, [-x for x in most], most)
         self._window.clear()
         self._modes = [ModeState(since_ns=state.stamp_ns)] * math.prod(state.q_rad.shape[:-1])
         self._mode_array(state.q_rad.shape[:-1])
         self._held_q = self._last_q = q
+        self._now_ns = state.stamp_ns - self._period_ns
+        self._is_clear: Component = True
 
     def observe(
         self,
@@ -194,9 +201,9 @@ class ControlLoop:
             context.horizon_s,
             extra,
         )
-        if not math.isfinite(
-            np.vdot(row, row)
-        ):  # one bad number would spoil the window for W steps
+        self._is_clear = True
+        if not math.isfinite(np.vdot(row, row)):  # one bad number would spoil the window for long
+            self._is_clear = np.asarray(np.isfinite(row).all(axis=-1))[()]
             row = np.nan_to_num(row, nan=0.0, posinf=0.0, neginf=0.0)
         self._window.push(state.stamp_ns, row)
         return self._window.rows()
@@ -216,11 +223,19 @@ class ControlLoop:
             action: In [-1, 1]; anything else is projected or replaced.
             state: Measured now, or the last one if nothing came; an arm whose state is not finite,
                 or absurd, is blind.
-            reference: Wanted now; an arm whose reference is not finite, or out of limits, stops.
-            now_ns: Monotonic time since reset.
+            reference: Wanted now; an arm whose reference is not finite or out of limits stops.
+            now_ns: Time since reset; a step back counts as standing still.
             health: What the driver knows about its inputs.
             observer_nm: Disturbance estimate, shape (..., n), if the gain box has that column.
         """
+        expected = (*state.q_rad.shape[:-1], self.gain_map.size)
+        if action.shape != expected or not self._modes:
+            raise ConfigError(
+                f'ControlLoop.actuate: expected an action of shape {expected} after a reset, '
+                f'found {action.shape}; check the policy, and call reset first.'
+            )
+        passed_ns = min(max(now_ns - self._now_ns, 0), self._period_ns)
+        self._now_ns = now_ns = max(now_ns, self._now_ns)
         observed = None if observer_nm is None else split(observer_nm)
         situation, sees, knows_goal = self._perceive(state, reference)
         judged = self._judge(action, situation, observed)
@@ -233,7 +248,7 @@ class ControlLoop:
         bias = bias_torque(self._model, situation.q, situation.qd)
         law = computed_torque(mass, bias, situation.qdd_desired, error, phi, decision.gains)
         wanted = law if self._is_nominal else self._without_sight(modes, law, now_ns)
-        return self._limit(law, wanted, decision, modes, now_ns)
+        return self._limit(law, wanted, decision, modes, passed_ns)
 
     def _perceive(
         self, state: ArmState, reference: Reference
@@ -241,12 +256,12 @@ class ControlLoop:
         """Return the situation, all finite, and whether state and reference were."""
         q, qd = split(state.q_rad), split(state.qd_radps)
         goal = [split(reference.q_rad), split(reference.qd_radps), split(reference.qdd_radps2)]
-        sees = _are_within([*q, *qd], [ABSURD] * (2 * len(q)))
-        knows_goal = _are_within([x for part in goal for x in part], self._goal_limits)
+        sees = are_within([*q, *qd], [ABSURD] * (2 * len(q)))
+        knows_goal = are_within([x for part in goal for x in part], self._goal_limits)
         if not every(sees & knows_goal):
             zero = [0.0] * len(q)
-            q, qd = _choose(sees, q, self._last_q), _choose(sees, qd, zero)
-            goal = [_choose(knows_goal, *pair) for pair in zip(goal, (q, zero, zero), strict=True)]
+            q, qd = choose(sees, q, self._last_q), choose(sees, qd, zero)
+            goal = [choose(knows_goal, *pair) for pair in zip(goal, (q, zero, zero), strict=True)]
         self._last_q = q
         return _Situation(q, qd, *goal), sees, knows_goal
 
@@ -270,15 +285,15 @@ class ControlLoop:
         health: Health,
     ) -> NDArray[np.int64]:
         settings, decision = self._settings.modes, judged.decision
-        is_within = _are_within(situation.q, self._limits.position_rad)
-        is_within = is_within & _are_within(situation.qd, self._limits.velocity_radps)
-        is_answered = decision.reason <= Reason.PROJECTED
+        is_within = are_within(situation.q, self._limits.position_rad)
+        is_within = is_within & are_within(situation.qd, self._limits.velocity_radps)
+        is_answered = (decision.reason <= Reason.PROJECTED) & self._is_clear
         excess = decision.half_space.excess(self._nominal)
         is_certified = excess <= settings.violation_tolerance
         is_well = sees & knows_goal & is_answered & is_within & is_certified
         if self._is_calm and health == HEALTHY and every(is_well):
             return self._mode_values  # nothing to count and good inputs: NOMINAL stays as it is
-        is_at_rest = _are_within(situation.qd, [settings.rest_velocity_radps] * NUM_JOINTS)
+        is_at_rest = are_within(situation.qd, [settings.rest_velocity_radps] * NUM_JOINTS)
         rows = zip(
             self._modes,
             _flags(sees & health.state_is_fresh),
@@ -302,6 +317,7 @@ class ControlLoop:
 
     def _mode_array(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
         modes = np.array([entry.mode for entry in self._modes], dtype=np.int64).reshape(shape)
+        modes.setflags(write=False)
         self._mode_values = modes
         self._is_nominal = not modes.any()
         self._is_calm = self._is_nominal and not any(entry.violations for entry in self._modes)
@@ -320,11 +336,11 @@ class ControlLoop:
         """
         is_nominal = (modes == Mode.NOMINAL)[..., np.newaxis]
         stops, zero = modes == Mode.STOP, [0.0] * NUM_JOINTS
-        self._held_q = _choose(before == Mode.STOP, self._held_q, situation.q)
+        self._held_q = choose(before == Mode.STOP, self._held_q, situation.q)
         held = situation._replace(
-            q_desired=_choose(stops, self._held_q, situation.q_desired),
-            qd_desired=_choose(stops, zero, situation.qd_desired),
-            qdd_desired=_choose(stops, zero, situation.qdd_desired),
+            q_desired=choose(stops, self._held_q, situation.q_desired),
+            qd_desired=choose(stops, zero, situation.qd_desired),
+            qdd_desired=choose(stops, zero, situation.qdd_desired),
         )
         return np.where(is_nominal, action, self.nominal_action), held
 
@@ -337,8 +353,8 @@ class ControlLoop:
         left = np.clip(1.0 - blind_ns / ramp_ns, 0.0, 1.0) if ramp_ns else np.zeros_like(blind_ns)
         share = left.reshape(modes.shape)[()]
         fading = [share * torque for torque in gravity_torque(self._model, self._last_q)]
-        seen = _choose(modes == Mode.BLIND, fading, wanted_nm)
-        return _choose(modes == Mode.FAULT, [0.0] * len(seen), seen)
+        seen = choose(modes == Mode.BLIND, fading, wanted_nm)
+        return choose(modes == Mode.FAULT, [0.0] * len(seen), seen)
 
     def _limit(
         self,
@@ -346,42 +362,27 @@ class ControlLoop:
         wanted: Vector,
         decision: ShieldDecision,
         modes: NDArray[np.int64],
-        now_ns: int,
+        passed_ns: int,
     ) -> ControlStep:
         """Return the step with an effort that is finite, within size and within rate."""
         is_sound = is_finite(sum(wanted))
         if not every(is_sound):
-            wanted = _choose(is_sound, wanted, [0.0] * len(wanted))
+            wanted = choose(is_sound, wanted, [0.0] * len(wanted))
             self._modes = [
-                entry if sound else replace(entry, mode=Mode.FAULT, since_ns=now_ns)
+                entry if sound else replace(entry, mode=Mode.FAULT, since_ns=self._now_ns)
                 for entry, sound in zip(self._modes, _flags(is_sound), strict=True)
             ]
             modes = self._mode_array(modes.shape)
-        effort = limit_effort(wanted, self._effort, self._limits.effort_nm, self._effort_reach_nm)
-        self._effort = effort
-        missing = [ask - get for ask, get in zip(law, effort, strict=True)]
+        reach = [rate * seconds(passed_ns) for rate in self._limits.effort_rate_nmps]
+        self._effort = limit_effort(wanted, self._effort, self._limits.effort_nm, reach)
+        missing = [ask - get for ask, get in zip(law, self._effort, strict=True)]
         return ControlStep(
-            effort_nm=stack(effort),
+            effort_nm=stack(self._effort),
             wanted_nm=stack(wanted),
             modes=modes,
             decision=decision,
             excess_after_limits=decision.excess + dot(decision.half_space.pull_radps, missing),
         )
-
-
-def _choose(condition: Component, yes: Vector, no: Vector) -> list[Component]:
-    """Return each arm's vector from one of two, as components of the kind they are."""
-    if np.ndim(condition) == 0:
-        return list(yes if condition else no)
-    return [np.where(condition, a, b) for a, b in zip(yes, no, strict=True)]
-
-
-def _are_within(values: Vector, limits: Sequence[float]) -> Component:
-    """Return whether every component is at most its limit in size."""
-    inside = True
-    for value, limit in zip(values, limits, strict=True):
-        inside = inside & (abs(value) <= limit)
-    return inside
 
 
 def _flags(values: Component) -> list[bool]:

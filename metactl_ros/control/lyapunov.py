@@ -79,12 +79,14 @@ class LyapunovFunction:
     """V and its half-space for one control law; refuses a P that does not certify its gains."""
 
     def __init__(self, settings: LyapunovSettings, law: ControlLaw, num_joints: int) -> None:
-        self.P = np.array(settings.p_matrix, dtype=np.float64)
-        if self.P.shape != (2 * num_joints, 2 * num_joints):
+        size = 2 * num_joints
+        lengths = [len(row) for row in settings.p_matrix]
+        if lengths != [size] * size or not np.isfinite(settings.p_matrix).all():
             raise ConfigError(
-                f'LyapunovSettings.p_matrix: expected {2 * num_joints} rows and columns, '
-                f'found shape {self.P.shape}.'
+                f'LyapunovSettings.p_matrix: expected {size} rows and columns of finite numbers, '
+                f'found rows of {lengths}.'
             )
+        self.P = np.array(settings.p_matrix, dtype=np.float64)
         self._rows: list[list[float]] = self.P.tolist()
         self.alpha_per_s = settings.alpha_per_s
         self._slope_per_s = law.slope_per_s

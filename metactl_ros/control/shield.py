@@ -56,7 +56,7 @@ class Reason(IntEnum):
 class AdmissibleGains:
     """Gains that went through the shield. Only this module constructs it; a test says so."""
 
-    components: Vector
+    components: tuple[Component, ...]
     """theta in physical units, one component per gain."""
 
     @property
@@ -95,7 +95,7 @@ class Shield:
         self, gain_map: GainMap, nominal: Vector, enforcement: Enforcement = 'enforce'
     ) -> None:
         self._map = gain_map
-        self._nominal = list(nominal)
+        self._nominal = tuple(nominal)
         self._enforcement = enforcement
 
     def admit(self, proposal: Array, half_space: HalfSpace) -> ShieldDecision:
@@ -108,7 +108,7 @@ class Shield:
         distance: Component
         if proposal.ndim == 1:
             action, reason, distance = _nearest_one(proposal.tolist(), normal, offset)
-            theta = self._map.gains(action) if reason <= Reason.PROJECTED else self._nominal
+            theta = self._map.gains(action) if reason <= Reason.PROJECTED else list(self._nominal)
         else:
             nearest_action, reason, distance = nearest(proposal, stack(normal), np.asarray(offset))
             theta = [
@@ -120,7 +120,8 @@ class Shield:
         if self._enforcement == 'count':
             theta = self._map.gains(split(np.clip(np.nan_to_num(proposal), -1.0, 1.0)))
         excess = half_space.excess(theta)
-        return ShieldDecision(AdmissibleGains(theta), reason, half_space, excess, distance)
+        gains = AdmissibleGains(tuple(theta))
+        return ShieldDecision(gains, reason, half_space, excess, distance)
 
 
 def nearest(

@@ -8,6 +8,7 @@ switches one of these habits off; without any one of them the arm is another arm
 
 from pathlib import Path
 import tempfile
+from typing import Any
 
 import numpy as np
 
@@ -35,13 +36,14 @@ class BulletArm:
     """One arm in a physics client of its own; arrays have shape (2,)."""
 
     def __init__(self, arm: Arm, friction: Friction, rate_hz: float, substep_hz: float) -> None:
+        self._made_from = (arm, friction, rate_hz, substep_hz)
         self._num_substeps = substeps_per_period(rate_hz, substep_hz)
         self._dt_s = 1.0 / substep_hz
         self._friction = friction
         self._period_ns = period_ns_of(rate_hz)
         self._stamp_ns = 0
         self._memory_nm = [0.0] * NUM_JOINTS
-        self._tau_z_s = 1.0
+        self._tau_z_s, self._payload_kg = 1.0, 0.0
         self._client = pybullet.connect(pybullet.DIRECT)
         self._body = load_body(self._client, arm, payload_kg=0.0)
         pybullet.setGravity(0.0, 0.0, -arm.gravity_mps2, physicsClientId=self._client)
@@ -103,11 +105,11 @@ class BulletArm:
     def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
         """Change payload and memory horizon, both plain numbers, from the next step on."""
         check_conditions(payload_kg, tau_z_s)
-        self._tau_z_s = float(tau_z_s)
+        self._tau_z_s, self._payload_kg = float(tau_z_s), float(payload_kg)
         pybullet.changeDynamics(
             self._body,
             TIP,
-            mass=float(payload_kg),
+            mass=self._payload_kg,
             localInertiaDiagonal=NO_INERTIA,
             physicsClientId=self._client,
         )
@@ -117,6 +119,19 @@ class BulletArm:
         if self._client >= 0:
             pybullet.disconnect(physicsClientId=self._client)
             self._client = -1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what a new physics client needs to go on from here, for training checkpoints."""
+        q, qd = zip(*(joint[:2] for joint in self._joint_states()), strict=True)
+        start = PlantStart(
+            np.array(q),
+            np.array(qd),
+            self.memory_nm,
+            np.asarray(self._payload_kg),
+            np.asarray(self._tau_z_s),
+            np.asarray(0),
+        )
+        return _resumed, (self._made_from, start, self._stamp_ns)
 
     @property
     def memory_nm(self) -> Array:
@@ -136,6 +151,15 @@ class BulletArm:
             np.array([joint[0] for joint in motion]),
             np.array([joint[1] for joint in motion]),
         )
+
+
+def _resumed(
+    made_from: tuple[Arm, Friction, float, float], start: PlantStart, stamp_ns: int
+) -> BulletArm:
+    plant = BulletArm(*made_from)
+    plant.reset(start)
+    plant._stamp_ns = stamp_ns
+    return plant
 
 
 def substeps_per_period(rate_hz: float, substep_hz: float) -> int:

@@ -53,7 +53,10 @@ class Sensing:
         )
         require_positive('Sensing', tau_z_drift_over_s=self.tau_z_drift_over_s)
         if not math.isfinite(self.payload_step_kg):
-            raise ConfigError(f'Sensing.payload_step_kg: found {self.payload_step_kg}.')
+            raise ConfigError(
+                'Sensing.payload_step_kg: expected a finite change of mass, '
+                f'found {self.payload_step_kg}.'
+            )
         if self.encoder_bits > 32:
             raise ConfigError(f'Sensing.encoder_bits: at most 32, found {self.encoder_bits}.')
         if self.actuator_limit_nm is not None:
