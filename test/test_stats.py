@@ -1,0 +1,366 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+from itertools import combinations, product
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from metactl_ros.errors import ConfigError
+from training import stats
+from training.stats import Cell, Run, run_from, Sample
+
+# The paper's table of the main comparison (label tab:main): mean, s.d. and n as printed.
+INCRT = {
+    1: Sample(-51.34, 8.11, 10),
+    2: Sample(-54.82, 7.94, 5),
+    5: Sample(-32.19, 31.83, 10),
+}
+TRANSFORMER = {
+    1: Sample(-39.27, 13.29, 10),
+    2: Sample(-36.29, 9.93, 5),
+    5: Sample(-29.30, 20.47, 10),
+}
+TUNED = {2: Sample(-35.73, 10.71, 5), 5: Sample(-30.29, 15.86, 5)}
+# Candidate, reference, and d, p_U and p_W as printed.
+PAPER = {
+    '1 s, Transformer': (INCRT[1], TRANSFORMER[1], -1.10, 0.013, 0.027),
+    '2 s, Transformer': (INCRT[2], TRANSFORMER[2], -2.06, 0.008, 0.012),
+    '2 s, Transformer-tuned': (INCRT[2], TUNED[2], -2.02, 0.008, 0.014),
+    '5 s, Transformer': (INCRT[5], TRANSFORMER[5], -0.11, 0.214, 0.813),
+    '5 s, Transformer-tuned': (INCRT[5], TUNED[5], -0.07, 0.257, 0.880),
+}
+WELCH_OFF_BY_ROUNDING = {'5 s, Transformer': 0.812}
+"""Rows whose printed p_W does not follow from the printed mean, s.d. and n: what follows."""
+
+
+@pytest.mark.parametrize('row', PAPER)
+def test_cohens_d_of_every_row_of_the_papers_table_follows_from_its_means(row):
+    candidate, reference, d, _, _ = PAPER[row]
+    assert round(stats.cohens_d(candidate, reference), 2) == d
+
+
+@pytest.mark.parametrize('row', PAPER)
+def test_welch_p_of_every_row_of_the_papers_table_but_one_follows_from_its_means(row):
+    candidate, reference, _, _, p_w = PAPER[row]
+    assert round(stats.welch_p(candidate, reference), 3) == WELCH_OFF_BY_ROUNDING.get(row, p_w)
+
+
+@pytest.mark.parametrize('row', WELCH_OFF_BY_ROUNDING)
+def test_the_one_that_does_not_is_within_the_rounding_of_mean_and_sd(row):
+    candidate, reference, _, _, p_w = PAPER[row]
+    reachable = [
+        stats.welch_p(
+            Sample(candidate.mean + a, candidate.std + b, candidate.n),
+            Sample(reference.mean + c, reference.std + d, reference.n),
+        )
+        for a, b, c, d in product((-0.005, 0.005), repeat=4)
+    ]
+    assert min(reachable) < p_w - 0.0005
+    assert max(reachable) > p_w  # 0.81304: the printed 0.813 is possible
+
+
+@pytest.mark.parametrize(('tau_z', 'printed'), [(2, 0.93), (5, 0.92)])
+def test_the_two_transformers_differ_by_the_p_the_text_gives(tau_z, printed):
+    assert round(stats.welch_p(TUNED[tau_z], TRANSFORMER[tau_z]), 2) == printed
+
+
+def possible_p(n, m, method):
+    """Every p_U two samples without ties can give, at U = 0, 1, ..., rounded as printed."""
+    found = set()
+    for u in range(n * m + 1):
+        low, rest = divmod(u, m)  # this many candidates above all references, one above `rest`
+        heights = [-1.0] * (n - low) + [float(m)] * low
+        if rest:
+            heights[0] = rest - 0.5
+        candidate = np.array(heights) + 1e-3 * np.arange(n)
+        test = scipy_stats.mannwhitneyu(candidate, np.arange(m), alternative='less', method=method)
+        assert test.statistic == u
+        found.add(round(float(test.pvalue), 3))
+    return found
+
+
+@pytest.mark.parametrize('row', PAPER)
+def test_mann_whitney_p_of_the_paper_is_exact_for_five_seeds_and_approximate_for_ten(row):
+    candidate, reference, _, p_u, _ = PAPER[row]
+    is_possible = p_u in possible_p(candidate.n, reference.n, 'exact')
+    assert is_possible == (reference.n == 5)
+    assert p_u in possible_p(candidate.n, reference.n, 'auto')  # scipy's default
+
+
+def test_claims_of_the_text_that_the_table_contradicts():
+    # "the p-value is below 0.01 under both tests" (tau_z = 2 s): Welch's is not.
+    assert stats.welch_p(INCRT[2], TRANSFORMER[2]) > 0.01
+    # "the gap from INCRT-1L shrinks by less than half a percentage point": it grows by 0.56.
+    gap, tuned_gap = (other[2].mean - INCRT[2].mean for other in (TRANSFORMER, TUNED))
+    assert tuned_gap - gap == pytest.approx(0.56)
+    # "four of the ten runs" failed at 5 s, but the list (5 good, 2 weak, 2 diverged, 1 collapsed)
+    # has three; with these three, mean and s.d. are those of the table.
+    listed = [-64.7, -51.4, -35.7, -34.3, 15.0, 23.3, -6.5]
+    middle = (10 * INCRT[5].mean - sum(listed)) / 3.0  # of the three good runs not given
+    assert -64.7 < middle < -51.4
+    least = np.std([*listed, *[middle] * 3], ddof=1)
+    most = np.std([*listed, -64.7, -51.4, 3 * middle + 64.7 + 51.4], ddof=1)
+    assert least < INCRT[5].std < most
+
+
+def test_after_holm_the_papers_ranks_still_reject_and_its_welch_tests_do_not():
+    ranks, welch = ([row[column] for row in PAPER.values()] for column in (3, 4))
+    assert [p < 0.05 for p in stats.holm(ranks)] == [True, True, True, False, False]
+    assert min(stats.holm(welch)) == pytest.approx(0.06)
+
+
+def test_mann_whitney_of_separate_samples_is_one_arrangement_of_all():
+    assert stats.mann_whitney_less([1, 2, 3], [4, 5, 6]) == (0.0, pytest.approx(1 / 20))
+    assert stats.mann_whitney_less([4, 5, 6], [1, 2, 3]) == (9.0, pytest.approx(1.0))
+    # U <= 1: {1,2,3} and {1,2,4} of the 20 triples of ranks.
+    assert stats.mann_whitney_less([1, 2, 4], [3, 5, 6]) == (1.0, pytest.approx(2 / 20))
+
+
+def test_mann_whitney_with_ties_counts_arrangements():
+    # Ranks 1.5, 1.5 | 3, 4: of six pairs only this one has a sum as small.
+    assert stats.mann_whitney_less([0, 0], [1, 2]) == (0.0, pytest.approx(1 / 6))
+    # Ranks 1, 2.5 | 2.5, 4: two of six pairs have a sum of 3.5 or less.
+    assert stats.mann_whitney_less([0, 1], [1, 2]) == (0.5, pytest.approx(2 / 6))
+    a, b = [1, 2, 2, 3, 5], [2, 4, 4, 6, 7]
+    ranks = scipy_stats.rankdata(a + b)
+    sums = [sum(chosen) for chosen in combinations(ranks, 5)]
+    exact = np.mean([s <= sum(ranks[:5]) for s in sums])
+    assert stats.mann_whitney_less(a, b)[1] == pytest.approx(exact)
+
+
+def test_mann_whitney_agrees_with_scipy():
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=10), rng.normal(0.5, size=10)
+    expected = scipy_stats.mannwhitneyu(a, b, alternative='less', method='exact')
+    assert stats.mann_whitney_less(a, b) == (expected.statistic, expected.pvalue)
+    many_a, many_b = np.round(rng.normal(size=(2, 30)), 1)
+    expected = scipy_stats.mannwhitneyu(many_a, many_b, alternative='less', method='asymptotic')
+    assert stats.mann_whitney_less(many_a, many_b) == (expected.statistic, expected.pvalue)
+
+
+def test_a_lost_run_ranks_last_in_mann_whitney():
+    lost = stats.mann_whitney_less([-5, math.inf], [-4, -3])
+    assert lost == stats.mann_whitney_less([-5, 1000], [-4, -3])
+    assert stats.mann_whitney_less([math.inf] * 3, [math.inf] * 3)[1] == pytest.approx(1.0)
+
+
+def test_welch_and_d_from_summaries_are_those_of_the_samples():
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=7), rng.normal(1.0, 2.0, size=5)
+    one, two = stats.sample_of(a), stats.sample_of(b)
+    expected = scipy_stats.ttest_ind(a, b, equal_var=False).pvalue
+    assert stats.welch_p(one, two) == pytest.approx(expected)
+    student = scipy_stats.ttest_ind(a, b).statistic
+    assert stats.cohens_d(one, two) == pytest.approx(student * math.sqrt(1 / 7 + 1 / 5))
+
+
+def test_samples_that_do_not_vary_have_neither_d_nor_p():
+    same, other = stats.sample_of([-51.3] * 7), stats.sample_of([-40.1] * 7)
+    assert same.std == 0.0
+    assert stats.cohens_d(same, other) is None
+    assert stats.welch_p(same, other) is None
+
+
+@pytest.mark.parametrize('n', [3, 10, 50])
+@pytest.mark.parametrize('d', [-60.0, -2.06, -0.11, 0.0, 0.3, 5.0])
+def test_interval_of_d_holds_what_the_non_central_t_says(d, n):
+    low, high = stats.cohens_d_interval(d, n, n)
+    assert low < d < high
+    scale = math.sqrt(2 / n)
+    for end, probability in ((low, 0.975), (high, 0.025)):
+        # By mirror symmetry on the side where scipy is accurate.
+        sign = -1.0 if d < 0 else 1.0
+        expected = probability if d >= 0 else 1.0 - probability
+        found = scipy_stats.nct.cdf(sign * d / scale, 2 * n - 2, sign * end / scale)
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_interval_of_d_for_large_samples_is_the_normal_one():
+    low, high = stats.cohens_d_interval(0.5, 400, 400)
+    half = 1.96 * math.sqrt(2 / 400 + 0.5**2 / (2 * 800))
+    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-3)
+
+
+def test_holm_on_a_textbook_example():
+    # Sorted 0.005, 0.01, 0.03, 0.04 times 4, 3, 2, 1; never below the one before.
+    assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert stats.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert stats.holm([0.02]) == [0.02]
+    assert stats.holm([]) == []
+
+
+def test_bootstrap_interval_holds_the_mean_and_repeats_with_its_seed():
+    values = [-61.0, -55.0, -52.0, -47.0, 15.0]
+    low, high = stats.bootstrap_interval(values, seed=7)
+    assert low < np.mean(values) < high
+    assert (low, high) == stats.bootstrap_interval(values, seed=7)
+    assert (low, high) != stats.bootstrap_interval(values, seed=8)
+    expected = scipy_stats.bootstrap((values,), np.mean, method='percentile').confidence_interval
+    assert (low, high) == pytest.approx(tuple(expected), abs=1.5)
+
+
+def test_students_interval_is_scipys():
+    values = [-61.0, -55.0, -52.0, -47.0]
+    expected = scipy_stats.ttest_1samp(values, 0.0).confidence_interval()
+    assert stats.t_interval(stats.sample_of(values)) == pytest.approx(tuple(expected))
+
+
+VARIED, FLAT = [0.10, 0.12, 0.15], [0.10, 0.102, 0.105]
+
+
+def run(delta, *, by_payload=VARIED, num_diverged=0):
+    return Run(
+        {'delta_percent': delta, 'num_diverged': num_diverged, 'rmse_by_payload': by_payload}, ''
+    )
+
+
+@pytest.mark.parametrize(
+    ('candidate', 'label'),
+    [
+        (run(10.01), 'diverged'),
+        (run(10.0), 'weak'),
+        (run(-90.0, num_diverged=1), 'diverged'),
+        (run(None, by_payload=[0.1, None, None], num_diverged=40), 'diverged'),
+        (run(None), 'diverged'),
+        (run(-39.99), 'weak'),
+        (run(-40.0), 'healthy'),
+        (run(-6.5, by_payload=FLAT), 'payload-invariant'),
+        # 9.99 and 10 percent of a mean of 1.
+        (run(-6.5, by_payload=[0.95005, 1.0, 1.04995]), 'payload-invariant'),
+        (run(-6.5, by_payload=[0.95, 1.0, 1.05001]), 'weak'),
+        # Good at every payload is adaptation, not blindness.
+        (run(-85.0, by_payload=FLAT), 'healthy'),
+    ],
+)
+def test_labels_follow_the_stated_bounds(candidate, label):
+    found, reason = stats.label_of(candidate, VARIED)
+    assert found == label
+    assert reason
+
+
+def test_a_flat_run_is_excused_only_by_a_baseline_known_to_be_flat():
+    flat = run(-6.5, by_payload=FLAT)
+    assert stats.label_of(flat, FLAT)[0] == 'weak'
+    assert stats.label_of(flat, None)[0] == 'payload-invariant'
+
+
+def record(**changes):
+    settings = {
+        'arm': {'gravity_mps2': 9.81},
+        'plant': {'friction': {'coulomb_nm': 2.0}, 'task': {'tau_z_s': 2.0, 'omega': [1.0]}},
+        'controller': {'law': {'rate_hz': 100.0, 'nominal_kd_per_s': 30.0}, 'gain_box': [10, 60]},
+    }
+    return {
+        'controller': 'meta',
+        'plant': 'rk4',
+        'tau_z': 2.0,
+        'seed': 42,
+        'num_parameters': 100,
+        'rmse': 0.06,
+        'baseline_rmse': 0.12,
+        'delta_percent': -50.0,
+        'payload_levels_kg': [0.0, 1.5],
+        'rmse_by_payload': [0.05, 0.07],
+        'rmse_std_by_payload': [0.01, 0.01],
+        'num_rollouts_per_payload': 20,
+        'num_steps': 500,
+        'num_diverged': 0,
+        'settings': settings,
+    } | changes
+
+
+def changed(section, name, value):
+    settings = record()['settings']
+    settings[section][name] = value
+    return {'settings': settings}
+
+
+@pytest.mark.parametrize(
+    ('changes', 'field'),
+    [
+        ({'plant': 'bullet'}, 'plant is rk4 in a.json and bullet in b.json'),
+        ({'num_steps': 400}, 'num_steps is 500 in a.json and 400 in b.json'),
+        ({'num_rollouts_per_payload': 8}, 'num_rollouts_per_payload is 20'),
+        ({'payload_levels_kg': [0.0, 1.0]}, 'payload_levels_kg is'),
+        (changed('plant', 'friction', {'coulomb_nm': 1}), 'settings.plant.friction.coulomb_nm is'),
+        (changed('plant', 'task', {'omega': [2.0]}), 'settings.plant.task.omega is'),
+        (changed('arm', 'gravity_mps2', 1.6), 'settings.arm.gravity_mps2 is'),
+        (
+            changed('controller', 'law', {'rate_hz': 50}),
+            'settings.controller.law.nominal_kd_per_s',
+        ),
+    ],
+)
+def test_runs_of_different_protocols_are_refused_with_field_and_file(changes, field):
+    runs = [run_from(record(), 'a.json'), run_from(record(seed=43, **changes), 'b.json')]
+    with pytest.raises(ConfigError) as refusal:
+        stats.cells_of(runs)
+    assert field in str(refusal.value)
+    assert 'b.json' in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [
+        changed('controller', 'gain_box', [1, 2]),
+        changed('plant', 'task', {'tau_z_s': 5.0, 'omega': [1.0]}),
+    ],
+)
+def test_what_a_controller_may_choose_is_no_protocol(changes):
+    runs = [run_from(record(), 'a.json'), run_from(record(seed=43, **changes), 'b.json')]
+    assert len(stats.cells_of(runs)) == 1
+
+
+def cell(deltas, **changes):
+    records = [record(seed=i, delta_percent=d, **changes) for i, d in enumerate(deltas)]
+    return Cell(tuple(run_from(r, f'{r["seed"]}.json') for r in records))
+
+
+def test_a_cell_refuses_two_horizons_two_sizes_and_a_seed_twice():
+    for changes in ({'tau_z': 5.0}, {'num_parameters': 7}, {'window': 50}):
+        with pytest.raises(ConfigError, match=f'two values of {next(iter(changes))}'):
+            Cell((run_from(record(), 'a'), run_from(record(seed=1, **changes), 'b')))
+    with pytest.raises(ConfigError, match='seed 42 is both in a and in b'):
+        Cell((run_from(record(), 'a'), run_from(record(), 'b')))
+    with pytest.raises(ConfigError, match='compare within one tau_z'):
+        stats.compare([(cell([-50]), cell([-40], tau_z=5.0))])
+
+
+def test_a_family_of_comparisons_is_adjusted_and_judged():
+    reference = cell([-40, -38, -36, -34, -32])
+    better, alike = cell([-60, -59, -58, -57, -56]), cell([-41, -37, -35, -33, -31])
+    lost = cell([-60, -59, -58, -57, None])
+    found = stats.compare([(better, reference), (alike, reference), (lost, reference)])
+    assert [c.verdict for c in found] == ['better', 'not shown', 'not shown']
+    assert [c.p_u_holm for c in found] == stats.holm([c.p_u for c in found])
+    assert found[0].d < found[0].d_interval[1] < 0.0
+    # With a lost seed there is no mean to compare, but there are ranks: 5 of 25 pairs are lost.
+    assert (found[2].d, found[2].p_w, found[2].u) == (None, None, 5.0)
+
+
+def test_three_seeds_a_side_cannot_show_anything():
+    found = stats.compare([(cell([-60, -59, -58]), cell([-40, -39, -38]))])
+    assert found[0].p_u == pytest.approx(0.05)
+    assert found[0].verdict == 'too few seeds'
+
+
+@pytest.mark.parametrize(
+    ('bad', 'message'),
+    [
+        ([1, 2], 'expected records of training.evaluate'),
+        ({'controller': 'ct'}, 'a record lacks plant, tau_z'),
+        (record(tau_z=None), 'tau_z: expected a finite number, found None'),
+        (record(delta_percent=math.nan), 'delta_percent: expected a finite number or null'),
+        (record(seed='42'), "seed: expected a finite number, found '42'"),
+        (record(heads='seven'), "heads: expected a finite number or null, found 'seven'"),
+        (record(rmse_by_payload=[0.1]), 'rmse_by_payload: expected one number per payload'),
+        (record(rmse_by_payload=[0.1, 'x']), 'rmse_by_payload: expected finite numbers or null'),
+        (record(settings=None), 'settings: expected the resolved settings'),
+    ],
+)
+def test_what_is_no_record_is_refused_with_file_and_field(bad, message):
+    with pytest.raises(ConfigError) as refusal:
+        run_from(bad, 'a.json')
+    assert str(refusal.value).startswith(f'a.json: {message}')

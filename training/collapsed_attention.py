@@ -1,0 +1,214 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pre-LN attention of which only the last token is read, and only that is computed.
+
+    h_i = E x_i + p_i            token x_i in R^F, learned position p_i (with E's bias), in R^d
+    h <- h + MHA(LN(h))          causal, K heads of width d_k; optionally h <- h + FFN(LN(h))
+
+Three blocks hold the same parameters, those of nn.MultiheadAttention, and differ in what they
+compute: `CausalBlock` every token, `LastQueryBlock` the last one from all h, `CollapsedBlock` the
+last one from the tokens, without ever forming an h. All are exact: nothing is approximated.
+
+Why the last one is cheap. A head's score is q . (W_k LN(h_i) + b_k) / sqrt(d_k), with one q. The
+key bias adds the same number to every score, so softmax cancels it. LN(h_i) is linear in h_i but
+for its deviation, so keys and values need not exist: fold W_k into q and attend over LN(h) itself,
+then apply W_v once. In the first layer LN(h) is no more than x and a position:
+
+    LN(h_i) = r_i gain (.) (E_c x_i + c_i) + bias     E_c, c_i: E and p_i less their mean over d
+    1 / r_i^2 = x_i^T G x_i + 2 g_i . x_i + |c_i|^2 / d + eps
+    G = E_c^T E_c / d,  g_i = E_c^T c_i / d
+
+so that arrays with a row per token have F or K columns, and none has d.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+POSITION_SCALE = 0.02
+"""Standard deviation of fresh positions: small beside an embedded token, as in GPT-2."""
+
+
+class TokenEmbedding(nn.Module):
+    """h_i = E x_i + p_i."""
+
+    def __init__(self, num_features: int, window: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_features, width)
+        self.positions = nn.Parameter(torch.empty(window, width))
+        nn.init.normal_(self.positions, std=POSITION_SCALE)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return h, shape (B, W, d), of tokens, shape (B, W, F)."""
+        return functional.linear(tokens, self.linear.weight) + self.offsets()
+
+    def offsets(self) -> torch.Tensor:
+        """Return the positions with the bias of E added, shape (W, d)."""
+        return self.positions + self.linear.bias
+
+    def last(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return h of the last token alone, shape (B, d)."""
+        offset = self.positions[-1] + self.linear.bias
+        return functional.linear(tokens[:, -1], self.linear.weight, offset)
+
+
+class Projections(NamedTuple):
+    """The parts of an in-projection that matter: W_q, W_k, W_v, shape (d, d), and b_q, b_v."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    query_bias: torch.Tensor
+    value_bias: torch.Tensor
+
+
+class Heads(NamedTuple):
+    """What the heads did for the last token."""
+
+    weights: torch.Tensor
+    """Attention over the window, shape (B, K, W); sums to 1."""
+    outputs: torch.Tensor
+    """Attended values, before the output projection, shape (B, K, d_k)."""
+
+
+class AttentionBlock(nn.Module):
+    """The parameters of h + MHA(LN(h)), and of h + FFN(LN(h)) behind it where asked for.
+
+    The FFN is Linear(d, 2 d), GELU, Linear(2 d, d).
+    """
+
+    def __init__(self, width: int, num_heads: int, *, has_ffn: bool = False) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        # Holds and initialises the weights; its forward is what the subclasses do better.
+        self.attention = nn.MultiheadAttention(width, num_heads, batch_first=True)
+        self.ffn: nn.Module | None = None
+        if has_ffn:
+            self.ffn = nn.Sequential(
+                nn.LayerNorm(width),
+                nn.Linear(width, 2 * width),
+                nn.GELU(),
+                nn.Linear(2 * width, width),
+            )
+
+    def _by_head(self, joined: torch.Tensor) -> torch.Tensor:
+        """Return (..., d) as (..., K, d_k)."""
+        shape = (*joined.shape[:-1], self.attention.num_heads, self.attention.head_dim)
+        return joined.reshape(shape)  # (..., K, d_k)
+
+    def _feed_forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h if self.ffn is None else h + self.ffn(h)
+
+    def _projections(self) -> Projections:
+        # Split once: the gradient is then one cat, where every slice would need a full matrix.
+        query, key, value = self.attention.in_proj_weight.chunk(3)
+        query_bias, _, value_bias = self.attention.in_proj_bias.chunk(3)
+        return Projections(query, key, value, query_bias, value_bias)
+
+    def _query(self, last: torch.Tensor, maps: Projections) -> torch.Tensor:
+        """Return q / sqrt(d_k), shape (K, B, d_k), from h of the last token, shape (B, d)."""
+        query = functional.linear(self.norm(last), maps.query, maps.query_bias)
+        scaled = query * self.attention.head_dim**-0.5
+        return self._by_head(scaled).transpose(0, 1)  # (K, B, d_k)
+
+    def _outputs(
+        self, pooled: torch.Tensor, values: torch.Tensor, maps: Projections
+    ) -> torch.Tensor:
+        """Return the heads' outputs, shape (B, K, d_k).
+
+        Args:
+            pooled: What each head attended to, shape (B, K, C).
+            values: W_v folded with the norm's gain and what made the C columns, (K, d_k, C).
+            maps: For W_v bias + b_v, which all values have in common.
+        """
+        common = functional.linear(self.norm.bias, maps.value, maps.value_bias)
+        by_head = torch.bmm(pooled.transpose(0, 1), values.mT)  # (K, B, d_k)
+        return self._by_head(by_head.transpose(0, 1).flatten(1) + common)  # (B, K, d_k)
+
+    def _finish(self, last: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """Return the block's output from h of the last token and what the heads found, (B, d)."""
+        return self._feed_forward(last + self.attention.out_proj(heads.outputs.flatten(1)))
+
+
+class CausalBlock(AttentionBlock):
+    """Every token from itself and those before it."""
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        """Return h of the next layer, shape (B, W, d)."""
+        weight, bias = self.attention.in_proj_weight, self.attention.in_proj_bias
+        merged = functional.linear(self.norm(h), weight, bias)  # (B, W, 3 d)
+        split = self._by_head(merged.reshape(*h.shape[:2], 3, -1))  # (B, W, 3, K, d_k)
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # (B, K, W, d_k) each
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        flat = mixed.transpose(1, 2).flatten(2)  # (B, W, d)
+        return self._feed_forward(h + self.attention.out_proj(flat))
+
+
+class LastQueryBlock(AttentionBlock):
+    """The last token alone, from h of all tokens: keys and values are never formed."""
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        """Return h of the last token, shape (B, d), of all tokens' h, shape (B, W, d)."""
+        last = h[:, -1]  # (B, d)
+        return self._finish(last, self.attend(h, last))
+
+    def attend(self, h: torch.Tensor, last: torch.Tensor) -> Heads:
+        """Return weights and outputs of the heads."""
+        maps, num_heads, width = self._projections(), self.attention.num_heads, h.shape[-1]
+        unscaled = functional.layer_norm(
+            h, (width,), eps=self.norm.eps
+        )  # gain and bias are folded
+        keys = (maps.key * self.norm.weight).reshape(num_heads, -1, width)  # (K, d_k, d)
+        values = (maps.value * self.norm.weight).reshape(num_heads, -1, width)  # (K, d_k, d)
+        probe = torch.bmm(self._query(last, maps), keys).transpose(0, 1)  # (B, K, d)
+        weights = torch.bmm(probe, unscaled.mT).softmax(-1)  # (B, K, W)
+        pooled = torch.bmm(weights, unscaled)  # (B, K, d)
+        return Heads(weights, self._outputs(pooled, values, maps))
+
+
+class CollapsedBlock(AttentionBlock):
+    """The last token alone, from the tokens: the first and only layer, see the module's text."""
+
+    def forward(self, tokens: torch.Tensor, embedding: TokenEmbedding) -> torch.Tensor:
+        """Return h of the last token, shape (B, d), of tokens, shape (B, W, F)."""
+        last = embedding.last(tokens)
+        return self._finish(last, self.attend(tokens, embedding, last))
+
+    def attend(self, tokens: torch.Tensor, embedding: TokenEmbedding, last: torch.Tensor) -> Heads:
+        """Return weights and outputs of the heads."""
+        maps, num_heads = self._projections(), self.attention.num_heads
+        basis = centred_basis(embedding)  # (F + W, d)
+        columns = (basis * self.norm.weight).T  # (d, F + W)
+        keys = (maps.key @ columns).reshape(num_heads, -1, len(basis))  # (K, d_k, F + W)
+        values = (maps.value @ columns).reshape(num_heads, -1, len(basis))  # (K, d_k, F + W)
+        scale = inverse_deviation(tokens, basis, self.norm.eps).unsqueeze(1)  # (B, 1, W)
+        probe = torch.bmm(self._query(last, maps), keys).transpose(0, 1)  # (B, K, F + W)
+        content, position = probe.split_with_sizes([tokens.shape[2], tokens.shape[1]], dim=2)
+        weights = (torch.baddbmm(position, content, tokens.mT) * scale).softmax(-1)  # (B, K, W)
+        scaled = weights * scale
+        pooled = torch.cat([torch.bmm(scaled, tokens), scaled], dim=2)  # (B, K, F + W)
+        return Heads(weights, self._outputs(pooled, values, maps))
+
+
+def centred_basis(embedding: TokenEmbedding) -> torch.Tensor:
+    """Return the rows of E_c^T and the c_i below them, shape (F + W, d)."""
+    rows = torch.cat([embedding.linear.weight.T, embedding.offsets()])  # (F + W, d)
+    return rows - rows.mean(dim=1, keepdim=True)
+
+
+def inverse_deviation(tokens: torch.Tensor, basis: torch.Tensor, eps: float) -> torch.Tensor:
+    """Return r_i, LayerNorm's 1 / sqrt(variance of h_i + eps), without h_i; shape (B, W).
+
+    As exact as LayerNorm itself while the variance is of the order of its terms, as it is for
+    tokens of the task. Where a position cancels its token it is a small difference of large
+    terms: its relative error grows by their ratio, and the clamp keeps it from going negative.
+    """
+    num_rows, num_features = tokens.shape[1:]
+    features, offsets = basis.split_with_sizes([num_features, num_rows])
+    gram = basis @ (features.T / basis.shape[1])  # (F + W, F)
+    quadratic, linear = gram.split_with_sizes([num_features, num_rows])  # (F, F), (W, F)
+    constant = offsets.square().mean(1) + eps  # (W,)
+    variance = ((tokens @ quadratic + 2.0 * linear) * tokens).sum(-1) + constant  # (B, W)
+    return variance.clamp_min(eps).rsqrt()

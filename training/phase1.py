@@ -1,0 +1,291 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Phase 1: how many attention heads does the memory ask for?
+
+    python -m training.phase1 --tau-z 1 2 3 4 5 --json results/phase1.json
+
+Rolls the baseline out on the RK4 plant, forms the paper's operators from one window per episode,
+and counts heads with the corrected algorithm (`training.head_count`):
+
+    v1              second moment of the observation features
+    v2              second moment of the stacked observations 1..W steps ahead
+    v3 exact        history gradient of a perturbed memory, in closed form; its K* feeds Phase 2
+    v3 centred      its covariance instead: the formula of the paper has no mean, its words do
+    v3 regression   the same gradient, fitted to noisy velocities
+    v3 linear       the plant's own memory: the gradient is the same in every window, so K* = 1
+
+Thresholds and perturbation were fixed before the first run. What differs from the paper's table is
+printed beside it; docs/phase1.md says why.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+import math
+from pathlib import Path
+from typing import Any, get_args, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from metactl_ros.config import require_not_negative, require_positive
+from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.evaluation.result_file import provenance, write_json
+from metactl_ros.settings import load_settings, Settings
+from metactl_ros.signals import Array
+from training.head_count import (
+    bootstrap_k_star,
+    count_above_noise,
+    count_heads,
+    isotropic_noise,
+    NullDraw,
+    participation_ratio,
+    regression_noise,
+    spectrum,
+    Thresholds,
+)
+from training.phase1_report import plot_spectra, print_table
+from training.temporal_operator import (
+    at_offsets,
+    draw_instants,
+    feature_samples,
+    fit_gradients,
+    gradient_samples,
+    horizon_samples,
+    operator_of,
+    PerturbedMemory,
+    rows_per_fit,
+    simulate,
+)
+
+Version: TypeAlias = Literal['v1', 'v2', 'v3_exact', 'v3_centred', 'v3_regression', 'v3_linear']
+VERSIONS: tuple[Version, ...] = get_args(Version)
+
+# The paper's tab:kstar, printed beside ours: tau_z in s to K* and r_eff.
+PAPER = {1.0: (8, 9.3), 2.0: (14, 14.8), 3.0: (8, 10.1), 4.0: (9, 11.4), 5.0: (11, 12.0)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Search:
+    """Everything that fixes a run of Phase 1, beside the plant."""
+
+    num_windows: int = 2048
+    """N, one window from each of as many episodes."""
+    window: int = 20
+    """W, in control periods."""
+    v_p_radps: float = 1.0
+    """Of the perturbed memory: about the top speed of the task, so the perturbation is strong."""
+    velocity_noise_radps: float = 0.01
+    """Of the regression: one count of a 16-bit encoder per 10 ms is 0.0096 rad / s."""
+    num_bootstrap: int = 200
+    seed: int = 42
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+    def __post_init__(self) -> None:
+        require_positive(
+            'Search',
+            window=self.window,
+            v_p_radps=self.v_p_radps,
+            velocity_noise_radps=self.velocity_noise_radps,
+            num_bootstrap=self.num_bootstrap,
+        )
+        require_not_negative('Search', seed=self.seed)
+        least = rows_per_fit(self.window)
+        if self.num_windows < least:
+            raise ConfigError(
+                f'Search.num_windows: expected at least 4 (W + 1) = {least} windows for '
+                f'W = {self.window}, which one local regression needs, found '
+                f'{self.num_windows}; raise --windows or lower --window.'
+            )
+
+
+class Evidence(NamedTuple):
+    """Samples of one version of the operator, and what noise would look like in them."""
+
+    samples: Array
+    """Shape (S, m, d)."""
+    noise: NullDraw | None
+    """None where the question does not arise: v1 and v2 say nothing about lags."""
+
+
+def gather(settings: Settings, search: Search, tau_z_s: float) -> dict[Version, Evidence]:
+    """Return the samples of every version, all from the same windows.
+
+    All tau_z share payloads, phases and instants, so that their K* differ by the memory alone.
+    """
+    num, window = search.num_windows, search.window
+    episodes, instant, noise = np.random.default_rng(search.seed).spawn(3)
+    motion = simulate(settings, num, tau_z_s, episodes)
+    instants = draw_instants(settings.episode_steps, num, window, instant)
+    memory = PerturbedMemory(
+        tau_z_s=tau_z_s,
+        gain_nmprad=settings.plant.friction.memory_gain_nmprad,
+        v_p_radps=search.v_p_radps,
+        dt_s=1.0 / settings.controller.law.rate_hz,
+    )
+    linear = replace(memory, v_p_radps=math.inf)
+    lags = -np.arange(1, window + 1)
+    qd = np.moveaxis(at_offsets(motion.qd_radps, instants, lags), 1, -1)  # (N, n, W)
+    measured = qd + search.velocity_noise_radps * noise.standard_normal(qd.shape)
+    z = at_offsets(memory.along(motion.qd_radps), instants, np.array([0]))[:, 0]  # (N, n)
+    fits = fit_gradients(measured, z)
+    exact, constant = (gradient_samples(m, motion, instants, window) for m in (memory, linear))
+    return {
+        'v1': Evidence(feature_samples(motion, instants, window), None),
+        'v2': Evidence(horizon_samples(motion, instants, window), None),
+        'v3_exact': Evidence(exact, isotropic_noise),
+        'v3_centred': Evidence(exact - exact.mean(axis=0), isotropic_noise),
+        'v3_regression': Evidence(fits.gradient, regression_noise(fits.covariance)),
+        'v3_linear': Evidence(constant, isotropic_noise),
+    }
+
+
+def judge(evidence: Evidence, search: Search) -> dict[str, Any]:
+    """Return K*, its bootstrap interval, the spectrum and whether noise sets the rank."""
+    samples, thresholds = evidence.samples, search.thresholds
+    operator = operator_of(samples)
+    values, _ = spectrum(operator)
+    heads = count_heads(operator, thresholds)
+    printed = count_heads(operator, thresholds, signal='residual')
+    draws, null = np.random.default_rng([search.seed, 1]).spawn(2)
+    drawn = bootstrap_k_star(samples, thresholds, search.num_bootstrap, draws)
+    low, high = np.percentile(drawn, [2.5, 97.5], method='nearest').tolist()
+    above = None
+    if evidence.noise is not None:
+        above = count_above_noise(samples, heads, null, evidence.noise)
+    return {
+        'k_star': heads.k_star,
+        'k_star_interval': [low, high],
+        'k_star_bootstrap': {str(k): n for k, n in sorted(Counter(drawn.tolist()).items())},
+        'r_eff': participation_ratio(values),
+        'spectrum': values.tolist(),
+        'growth': list(heads.growth),
+        'num_iterations': heads.num_iterations,
+        'num_samples': len(samples),
+        'k_star_residual_signal': printed.k_star,
+        'growth_residual_signal': list(printed.growth),
+        'num_above_noise': above,
+        'noise_sets_the_rank': above is not None and above < heads.k_star,
+    }
+
+
+def search_heads(
+    settings: Settings, search: Search, tau_z_s: float, advance: Callable[[], None]
+) -> dict[str, Any]:
+    """Return the record of one memory horizon; `advance` is called once per version."""
+    gathered = gather(settings, search, tau_z_s)
+    versions: dict[str, dict[str, Any]] = {}
+    for version in VERSIONS:
+        versions[version] = judge(gathered[version], search)
+        advance()
+    k_star = versions['v3_exact']['k_star']
+    k_paper, r_paper = PAPER.get(tau_z_s, (None, None))
+    return {
+        'tau_z': tau_z_s,
+        'k_star': k_star,
+        'phase2_heads': [max(1, math.ceil(k_star / 2)), max(1, k_star)],
+        'paper': {'k_star': k_paper, 'r_eff': r_paper},
+        'versions': versions,
+    }
+
+
+def run(
+    settings: Settings, search: Search, tau_z_s: Sequence[float], console: Console
+) -> dict[str, Any]:
+    """Search the heads of every memory horizon under a progress bar; return the report."""
+    steps = settings.episode_steps
+    if 2 * search.window > steps:
+        raise ConfigError(
+            f'Search.window: expected at most {steps // 2}, half an episode of {steps} steps, '
+            f'found {search.window}; lower --window.'
+        )
+    columns = (
+        TextColumn('{task.description}'),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    records = []
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task('operators', total=len(tau_z_s) * len(VERSIONS))
+        for tau_z in tau_z_s:
+            progress.update(bar, description=f'tau_z = {tau_z:g} s')
+            advance = _advancing(progress, bar)
+            records.append(search_heads(settings, search, tau_z, advance))
+    return {'search': asdict(search), 'records': records, **provenance(settings)}
+
+
+def _advancing(progress: Progress, bar: Any) -> Callable[[], None]:
+    return lambda: progress.advance(bar)
+
+
+def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command line as a namespace."""
+    parser = argparse.ArgumentParser(
+        prog='python -m training.phase1',
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    usual = Search()
+    parser.add_argument(
+        '--tau-z',
+        type=_positive_number,
+        nargs='+',
+        default=list(PAPER),
+        metavar='S',
+        help='memory horizons in seconds (default: 1 2 3 4 5)',
+    )
+    options: tuple[tuple[str, type, float, str], ...] = (
+        ('--windows', int, usual.num_windows, 'N, one per episode'),
+        ('--window', int, usual.window, 'W, in control periods'),
+        ('--v-p', float, usual.v_p_radps, 'of the perturbed memory, rad/s'),
+        ('--bootstrap', int, usual.num_bootstrap, 'draws for the interval of K*'),
+        ('--seed', int, usual.seed, 'of everything random'),
+    )
+    for name, kind, default, text in options:
+        parser.add_argument(name, type=kind, default=default, help=f'{text} (%(default)s)')
+    parser.add_argument(
+        '--out',
+        type=Path,
+        default=Path('runs/phase1'),
+        help='folder for phase1.json and spectrum.png (default: %(default)s)',
+    )
+    parser.add_argument('--json', type=Path, metavar='FILE', help='also write the report here')
+    return parser.parse_args(arguments)
+
+
+def _positive_number(text: str) -> float:
+    value = float(text)
+    if not (np.isfinite(value) and value > 0.0):
+        raise argparse.ArgumentTypeError(f'expected a finite number above 0, found {text}')
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    args = parse_args(arguments)
+    console = Console(stderr=True)
+    try:
+        search = Search(
+            num_windows=args.windows,
+            window=args.window,
+            v_p_radps=args.v_p,
+            num_bootstrap=args.bootstrap,
+            seed=args.seed,
+        )
+        report = run(load_settings(), search, args.tau_z, console)
+    except MetactlError as error:
+        console.print(f'[red]error:[/red] {error}', highlight=False)
+        return 2
+    for path in (args.out / 'phase1.json', *([args.json] if args.json else [])):
+        write_json(path, report)
+    plot_spectra(args.out / 'spectrum.png', report['records'])
+    print_table(report['records'], Console())
+    console.print(f'report and spectrum in {args.out}', highlight=False)
+    return 0
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())

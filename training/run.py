@@ -1,0 +1,247 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""A training run on disk: what it was asked for, and checkpoints from which it goes on exactly.
+
+    RUN/config.json            written before the first step
+    RUN/checkpoints/STEPS/     complete or absent: written under another name, then renamed
+        model.zip              networks, optimisers, entropy, beta, counters (stable-baselines3)
+        replay.npz             the replay buffer
+        rest.pkl               the environment in mid-episode, and every random generator
+
+Checkpoints contain pickles and are for the machine that trains; a robot loads a policy bundle.
+"""
+
+from dataclasses import asdict, dataclass
+import json
+import os
+from pathlib import Path
+import pickle
+import random
+import shutil
+from typing import Any
+
+import numpy as np
+import torch
+
+from metactl_ros.config import build, require_not_negative, require_positive
+from metactl_ros.control.context_window import feature_names, Tokens
+from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.evaluation.result_file import provenance, write_json
+from metactl_ros.plant.factory import PlantName
+from metactl_ros.settings import load_file, Settings
+from training.env import ArmEnv, EnvSettings
+from training.networks import make_policy_kwargs, Model, NetworkConfig
+from training.replay_buffer import WindowReplayBuffer
+from training.shielded_sac import ShieldedSAC
+
+
+class RunError(MetactlError, RuntimeError):
+    """A run directory or a checkpoint cannot be used."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preset:
+    """Hyper-parameters, as `config/training.yaml` states them."""
+
+    gamma: float
+    learning_rate: float
+    batch_size: int
+    buffer_size: int
+    tau: float
+    learning_starts: int
+    reward_scale: float
+    tokens: Tokens
+    lagrangian_rate: float
+    distance_target: float
+    warm_start_share: float
+
+    def __post_init__(self) -> None:
+        require_positive(
+            'Preset',
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            buffer_size=self.buffer_size,
+            tau=self.tau,
+            reward_scale=self.reward_scale,
+        )
+        require_not_negative(
+            'Preset',
+            gamma=self.gamma,
+            learning_starts=self.learning_starts,
+            lagrangian_rate=self.lagrangian_rate,
+            distance_target=self.distance_target,
+            warm_start_share=self.warm_start_share,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Presets:
+    """All of `config/training.yaml`."""
+
+    paper: Preset
+    robust: Preset
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Everything that decides the outcome of a run, beside the settings files."""
+
+    preset: str
+    model: Model
+    heads: int
+    window: int
+    tau_z: float
+    seed: int
+    steps: int
+    plant: PlantName
+    device: str
+    hyper: Preset
+
+
+def load_presets() -> Presets:
+    """Return the shipped presets."""
+    return load_file(Presets, None, 'training.yaml')
+
+
+def choose_device(name: str) -> str:
+    """Return 'cuda' or 'cpu' for 'auto', 'cuda' or 'cpu'."""
+    has_gpu = torch.cuda.is_available()
+    if name == 'cuda' and not has_gpu:
+        raise ConfigError(
+            '--device cuda: this machine has no GPU that torch can use; leave --device out.'
+        )
+    return ('cuda' if has_gpu else 'cpu') if name == 'auto' else name
+
+
+def make_env(settings: Settings, run: RunConfig) -> ArmEnv:
+    """Return the environment of a run."""
+    env = EnvSettings(
+        plant=run.plant,
+        tau_z_s=run.tau_z,
+        num_rows=run.window,
+        reward_scale=run.hyper.reward_scale,
+        warm_start_share=run.hyper.warm_start_share,
+    )
+    return ArmEnv(settings, env)
+
+
+def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -> ShieldedSAC:
+    """Return a fresh learner; its seed also seeds the environment and every generator."""
+    hyper = run.hyper
+    network = NetworkConfig(
+        model=run.model,
+        heads=run.heads,
+        window=run.window,
+        num_features=len(feature_names(settings.arm.joint_names)),
+        tokens=hyper.tokens,
+    )
+    return ShieldedSAC(
+        'MlpPolicy',
+        env,
+        learning_rate=hyper.learning_rate,
+        buffer_size=hyper.buffer_size,
+        learning_starts=hyper.learning_starts,
+        batch_size=hyper.batch_size,
+        tau=hyper.tau,
+        gamma=hyper.gamma,
+        replay_buffer_class=WindowReplayBuffer,
+        replay_buffer_kwargs={'num_rows': run.window},
+        policy_kwargs=make_policy_kwargs(network),
+        tensorboard_log=str(log_dir),
+        seed=run.seed,
+        device=run.device,
+        lagrangian_rate=hyper.lagrangian_rate * hyper.reward_scale,
+        distance_target=hyper.distance_target,
+    )
+
+
+def begin_run(folder: Path, settings: Settings, run: RunConfig) -> None:
+    """Create the run directory and write its configuration; refuse to overwrite another run."""
+    if (folder / 'config.json').exists():
+        raise RunError(f'{folder}: holds a run already; go on with --resume, or choose --out.')
+    write_json(folder / 'config.json', {'run': asdict(run), **provenance(settings)})
+
+
+def read_run(folder: Path) -> RunConfig:
+    """Return the configuration of a run directory."""
+    path = folder / 'config.json'
+    try:
+        content = json.loads(path.read_text(encoding='utf-8'))
+    except OSError as error:
+        raise RunError(f'{folder}: not a run directory ({error}); train one first.') from None
+    except json.JSONDecodeError as error:
+        raise RunError(f'{path}: not valid JSON ({error}); the run cannot be used.') from None
+    return build(RunConfig, content.get('run'), str(path))
+
+
+def save_checkpoint(folder: Path, model: ShieldedSAC, env: ArmEnv) -> Path:
+    """Write a checkpoint of everything and remove older ones; a crash leaves the one before."""
+    target = folder / 'checkpoints' / f'{model.num_timesteps:08d}'
+    if target.exists():
+        return target
+    partial = target.with_name(f'.{target.name}.{os.getpid()}.partial')
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    model.save(partial / 'model.zip')
+    assert isinstance(model.replay_buffer, WindowReplayBuffer)
+    arrays: dict[str, Any] = {**model.replay_buffer.state()}
+    np.savez(partial / 'replay.npz', **arrays)
+    (partial / 'rest.pkl').write_bytes(pickle.dumps({'env': env, 'random': _random_states()}))
+    for path in partial.iterdir():
+        _sync(path)
+    partial.rename(target)
+    _sync(target.parent)
+    for other in target.parent.iterdir():
+        if other != target:
+            shutil.rmtree(other, ignore_errors=True)
+    return target
+
+
+def load_checkpoint(folder: Path, run: RunConfig) -> tuple[ShieldedSAC, ArmEnv]:
+    """Return learner and environment as they were, and set every random generator back."""
+    found = sorted(path for path in (folder / 'checkpoints').glob('[0-9]*') if path.is_dir())
+    if not found:
+        raise RunError(f'{folder}: has no checkpoint yet; start it again without --resume.')
+    newest = found[-1]
+    try:
+        rest = pickle.loads((newest / 'rest.pkl').read_bytes())
+        env: ArmEnv = rest['env']
+        model = ShieldedSAC.load(
+            newest / 'model.zip', env=env, device=run.device, force_reset=False
+        )
+        with np.load(newest / 'replay.npz') as arrays:
+            assert isinstance(model.replay_buffer, WindowReplayBuffer)
+            model.replay_buffer.restore(dict(arrays))
+    except (OSError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
+        raise RunError(
+            f'{newest}: the checkpoint is damaged ({error}); remove it and resume from another, '
+            'or start again.'
+        ) from error
+    _restore_random_states(rest['random'])
+    return model, env
+
+
+def _random_states() -> dict[str, Any]:
+    return {
+        'python': random.getstate(),
+        'numpy': np.random.get_state(),  # noqa: NPY002 - stable-baselines3 draws from it
+        'torch': torch.get_rng_state(),
+        'cuda': torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def _restore_random_states(states: dict[str, Any]) -> None:
+    random.setstate(states['python'])
+    np.random.set_state(states['numpy'])  # noqa: NPY002 - stable-baselines3 draws from it
+    torch.set_rng_state(states['torch'])
+    if states['cuda']:
+        torch.cuda.set_rng_state_all(states['cuda'])
+
+
+def _sync(path: Path) -> None:
+    """Force a file or a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,213 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Train a policy with shielded SAC.
+
+    python -m training.train --preset paper --model incrt --heads 7 --window 50 --tau-z 2 --seed 42
+
+The run directory holds the resolved configuration before the first step, checkpoints, TensorBoard
+logs and the trained model. SIGTERM or Ctrl-C writes a checkpoint and ends; `--resume` goes on from
+the last one exactly as if nothing had happened.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+import signal
+import time
+from types import FrameType
+from typing import Any, get_args
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from stable_baselines3.common.callbacks import BaseCallback
+import torch
+
+from metactl_ros.errors import MetactlError
+from metactl_ros.evaluation.metrics import delta_percent
+from metactl_ros.plant.factory import PlantName
+from metactl_ros.settings import load_settings, Settings
+from training.env import ArmEnv
+from training.policy import mean_rmse, network_policy
+from training.run import (
+    begin_run,
+    choose_device,
+    load_checkpoint,
+    load_presets,
+    make_env,
+    make_model,
+    Presets,
+    read_run,
+    RunConfig,
+    save_checkpoint,
+)
+
+CHECKPOINT_EVERY_S = 30.0
+JUDGE_EVERY_STEPS = 2500
+
+
+class Watch(BaseCallback):
+    """Shows progress, judges the policy now and then, and writes checkpoints.
+
+    Checkpoints are written at the start of a rollout, when the last transition is stored and the
+    networks are updated: the one moment at which nothing is under way.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Settings, run: RunConfig, progress: Progress
+    ) -> None:
+        super().__init__()
+        self._folder, self._settings, self._run = folder, settings, run
+        self._progress = progress
+        self._bar = progress.add_task('training', total=run.steps, delta='   -  ')
+        self._saved_at = time.monotonic()
+        self._baseline: float | None = None
+        self.must_stop = False
+
+    def stop(self, _signal: int, _frame: FrameType | None) -> None:
+        """Ask for an end after this step."""
+        self.must_stop = True
+
+    def _on_rollout_start(self) -> None:
+        is_due = time.monotonic() - self._saved_at > CHECKPOINT_EVERY_S
+        if self.must_stop or is_due:
+            self.save()
+        if self.num_timesteps % JUDGE_EVERY_STEPS == 0 and self.num_timesteps:
+            self._judge()
+
+    def _on_step(self) -> bool:
+        self._progress.update(self._bar, completed=self.num_timesteps)
+        info = self.locals['infos'][0]
+        self.logger.record_mean('shield/activation', float(info['was_moved']))
+        for name, value in info['reward_terms'].items():
+            self.logger.record_mean(f'reward/{name}', value)
+        return not self.must_stop
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        model: Any = self.model
+        save_checkpoint(self._folder, model, unwrapped(model))
+        self._saved_at = time.monotonic()
+
+    def _judge(self) -> None:
+        """Evaluate the policy on a few rollouts of the RK4 plant; no random generator is used."""
+        if self._baseline is None:
+            self._baseline = mean_rmse(self._settings, self._run, None)
+        policy = network_policy(self.model.policy)
+        delta = delta_percent(mean_rmse(self._settings, self._run, policy), self._baseline)
+        self.logger.record('judge/delta_percent', delta)
+        self._progress.update(self._bar, delta=f'{delta:+.1f} %')
+
+
+def unwrapped(model: Any) -> ArmEnv:
+    """Return the environment inside the wrappers of stable-baselines3."""
+    env = model.get_env().envs[0].unwrapped
+    assert isinstance(env, ArmEnv)
+    return env
+
+
+def train(
+    folder: Path, settings: Settings, run: RunConfig, resume: bool, console: Console
+) -> bool:
+    """Train until the steps are done, or until asked to stop; return whether they are done."""
+    torch.set_num_threads(1)
+    if resume:
+        model, _ = load_checkpoint(folder, run)
+    else:
+        begin_run(folder, settings, run)
+        model = make_model(settings, run, make_env(settings, run), folder / 'tensorboard')
+    columns = (
+        TextColumn('{task.description}'),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn('delta {task.fields[delta]}'),
+    )
+    with Progress(*columns, console=console) as progress:
+        watch = Watch(folder, settings, run, progress)
+        before = {
+            name: signal.signal(name, watch.stop) for name in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            left = run.steps - model.num_timesteps
+            model.learn(
+                left, callback=watch, reset_num_timesteps=False, tb_log_name='sac', log_interval=4
+            )
+            if not watch.must_stop:
+                watch.save()
+                model.save(folder / 'model.zip')
+        finally:
+            for name, handler in before.items():
+                signal.signal(name, handler)
+    return not watch.must_stop
+
+
+def parse_args(arguments: Sequence[str] | None, presets: Presets) -> argparse.Namespace:
+    """Return the command line as a namespace."""
+    parser = argparse.ArgumentParser(
+        prog='python -m training.train',
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [field.name for field in fields(presets)]
+    parser.add_argument('--preset', choices=names, default='robust', help='(%(default)s)')
+    parser.add_argument(
+        '--model', default='incrt', help='a name of training.networks (%(default)s)'
+    )
+    parser.add_argument('--heads', type=int, default=7, help='attention heads K (%(default)s)')
+    parser.add_argument('--window', type=int, default=50, help='window W (%(default)s)')
+    parser.add_argument('--tau-z', type=float, default=2.0, metavar='S', help='(%(default)s)')
+    parser.add_argument('--seed', type=int, default=42, help='(%(default)s)')
+    parser.add_argument('--steps', type=int, default=50_000, help='(%(default)s)')
+    parser.add_argument('--plant', choices=get_args(PlantName), default='bullet')
+    parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto')
+    parser.add_argument('--out', type=Path, help='run directory (default: runs/train/...)')
+    parser.add_argument('--resume', type=Path, metavar='RUN', help='go on with a run')
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code: 0 done, 2 wrong use, 3 stopped and resumable."""
+    console = Console(stderr=True)
+    try:
+        presets = load_presets()
+        args = parse_args(arguments, presets)
+        settings = load_settings()
+        if args.resume:
+            folder, run = args.resume, read_run(args.resume)
+        else:
+            run = RunConfig(
+                preset=args.preset,
+                model=args.model,
+                heads=args.heads,
+                window=args.window,
+                tau_z=args.tau_z,
+                seed=args.seed,
+                steps=args.steps,
+                plant=args.plant,
+                device=choose_device(args.device),
+                hyper=getattr(presets, args.preset),
+            )
+            name = f'{run.preset}_{run.model}_k{run.heads}_w{run.window}_tau{run.tau_z:g}'
+            folder = args.out or Path('runs/train') / f'{name}_seed{run.seed}'
+        is_done = train(folder, settings, run, bool(args.resume), console)
+    except MetactlError as error:
+        console.print(f'[red]error:[/red] {error}', highlight=False)
+        return 2
+    if not is_done:
+        console.print(f'stopped; go on with: python -m training.train --resume {folder}')
+        return 3
+    console.print(f'done: {folder}; evaluate with: python -m training.evaluate --run {folder}')
+    return 0
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())
