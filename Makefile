@@ -17,7 +17,7 @@ demo: $(VENV)/.sim ## the baseline on the PyBullet arm, with a plot
 	$(VENV)/bin/metactl demo
 
 test: $(VENV)/.sim-train-dev ## every test
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 coverage: $(VENV)/.sim-train-dev ## every branch of the control core, or fail
 	$(VENV)/bin/python -m pytest --cov metactl_ros.control --cov-branch --cov-fail-under 100 \

@@ -3,6 +3,7 @@
 """Evaluate a controller: five payloads, twenty rollouts each, on either plant.
 
     python -m training.evaluate --controller ct --plant rk4 --tau-z 1 2 5
+    python -m training.evaluate --run runs/train/RUN --plant bullet --tau-z 2
 
 Beside the error of the controller itself, every evaluation runs two twins on the same episodes, so
 that one can see what memory costs: one on an arm without memory (z = 0), and one whose controller
@@ -11,137 +12,26 @@ is told z exactly and feeds it forward on top of the same gains.
 
 import argparse
 from collections.abc import Sequence
-from concurrent.futures import as_completed, ProcessPoolExecutor
-from dataclasses import dataclass
-import multiprocessing
 import os
 from pathlib import Path
-from typing import Any, get_args, Literal, TypeAlias
+from typing import Any, get_args
 
 import numpy as np
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from metactl_ros.control.loop import ControlLoop
 from metactl_ros.errors import MetactlError
-from metactl_ros.evaluation.metrics import delta_percent, tracking_rmse
+from metactl_ros.evaluation.metrics import delta_percent
 from metactl_ros.evaluation.result_file import provenance, write_json
-from metactl_ros.evaluation.rollout import Policy, run_episode
-from metactl_ros.evaluation.twins import (
-    fixed_gain_twin,
-    settings_of_twin,
-    Twin,
-    TWINS,
-)
-from metactl_ros.plant.factory import make_plant, PlantName
-from metactl_ros.plant.protocol import Plant
+from metactl_ros.evaluation.twins import Twin, TWINS
+from metactl_ros.plant.factory import PlantName
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
-from metactl_ros.task import draw_evaluation, Episode
-
-ControllerName: TypeAlias = Literal['ct']
+from training.trial import run_trials, Trial, TrialResult
 
 # The paper's baseline RMSE, printed beside ours.
 PAPER_BASELINE_RAD = {1.0: 0.1317, 2.0: 0.1317, 5.0: 0.1311}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
-    """One controller on one plant, at one payload: the unit of parallel work."""
-
-    controller: ControllerName
-    plant: PlantName
-    twin: Twin
-    tau_z_s: float
-    seed: int
-    payload_kg: float
-    num_rollouts: int
-    num_steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    """What came of a trial, one entry per rollout."""
-
-    rmse_rad: Array
-    peak_effort_nm: Array
-    limited_share: Array
-    """Share of steps whose effort a limit changed."""
-    shield_activation: Array
-    """Share of steps whose proposal the shield moved or replaced."""
-
-
-def run_trial(settings: Settings, trial: Trial) -> TrialResult:
-    """Run the rollouts of a trial: as one batch on the RK4 plant, one by one in PyBullet."""
-    settings = settings_of_twin(settings, trial.twin)
-    episodes = draw_evaluation(
-        settings.plant.task, trial.seed, trial.payload_kg, trial.num_rollouts, trial.tau_z_s
-    )
-    plant = make_plant(trial.plant, settings)
-    loop, policy = fixed_gain_twin(settings, plant, trial.twin)
-    try:
-        return _concatenate(
-            [
-                _run(plant, episode, policy, loop, trial.num_steps)
-                for episode in _batches(episodes, trial)
-            ]
-        )
-    finally:
-        plant.close()
-
-
-def _batches(episodes: Episode, trial: Trial) -> list[Episode]:
-    if trial.plant == 'rk4':
-        return [episodes]
-    return [episodes.of_arm(index) for index in range(trial.num_rollouts)]
-
-
-def _run(
-    plant: Plant, episode: Episode, policy: Policy, loop: ControlLoop, num_steps: int
-) -> TrialResult:
-    log = run_episode(plant, episode, policy, loop, num_steps)
-    return TrialResult(
-        rmse_rad=np.atleast_1d(tracking_rmse(log.q_desired_rad, log.q_rad)),
-        peak_effort_nm=np.atleast_2d(np.abs(log.effort_nm).max(axis=0)),
-        limited_share=np.atleast_1d(log.is_limited.any(axis=-1).mean(axis=0)),
-        shield_activation=np.atleast_1d(log.was_moved.mean(axis=0)),
-    )
-
-
-def _concatenate(results: list[TrialResult]) -> TrialResult:
-    return TrialResult(
-        rmse_rad=np.concatenate([result.rmse_rad for result in results]),
-        peak_effort_nm=np.concatenate([result.peak_effort_nm for result in results]),
-        limited_share=np.concatenate([result.limited_share for result in results]),
-        shield_activation=np.concatenate([result.shield_activation for result in results]),
-    )
-
-
-def run_trials(
-    settings: Settings, trials: Sequence[Trial], num_jobs: int, console: Console
-) -> list[TrialResult]:
-    """Run trials in a pool of processes under a progress bar; results in the order of trials."""
-    columns = (
-        TextColumn('{task.description}'),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    # spawn, not fork: a physics client must not be inherited.
-    context = multiprocessing.get_context('spawn')
-    results: dict[int, TrialResult] = {}
-    with (
-        Progress(*columns, console=console) as progress,
-        ProcessPoolExecutor(max_workers=num_jobs, mp_context=context) as pool,
-    ):
-        bar = progress.add_task('rollouts', total=len(trials))
-        futures = {pool.submit(run_trial, settings, t): i for i, t in enumerate(trials)}
-        for future in as_completed(futures):
-            results[futures[future]] = future.result()
-            progress.advance(bar)
-    return [results[index] for index in range(len(trials))]
 
 
 def summarise(
@@ -149,34 +39,36 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the record of one (controller, plant, tau_z, seed) from its trials and twins.
 
-    RMSE is averaged over the rollouts that did not diverge; how many did is in the record, and if
-    all of a payload did, its RMSE is null.
+    A rollout that diverged has no RMSE, and then neither its payload nor the record has one:
+    averaging the survivors would flatter. How many diverged is in the record.
     """
     first = trials[0]
-    by_twin = {
-        twin: [r.rmse_rad for t, r in zip(trials, results, strict=True) if t.twin == twin]
-        for twin in TWINS
-    }
-    means = {
-        twin: [_finite_mean(rmse) for rmse in by_payload] for twin, by_payload in by_twin.items()
-    }
-    rmse = {twin: _mean_or_none(by_payload) for twin, by_payload in means.items()}
-    own = [r for t, r in zip(trials, results, strict=True) if t.twin == 'itself']
+
+    def rmse_of(run: Path | None, twin: Twin) -> list[Array]:
+        rows = zip(trials, results, strict=True)
+        return [r.rmse_rad for t, r in rows if (t.run, t.twin) == (run, twin)]
+
+    by_payload = rmse_of(first.run, 'itself')
+    rmse = _mean([_mean(rollouts) for rollouts in by_payload])
+    baseline = _mean([_mean(rollouts) for rollouts in rmse_of(None, 'itself')])
+    without = _mean([_mean(rollouts) for rollouts in rmse_of(first.run, 'without_memory')])
+    knowing = _mean([_mean(rollouts) for rollouts in rmse_of(None, 'knowing_memory')])
+    rows = zip(trials, results, strict=True)
+    own = [r for t, r in rows if (t.run, t.twin) == (first.run, 'itself')]
     return {
-        'controller': first.controller,
+        **describe(first.run),
         'plant': first.plant,
         'tau_z': first.tau_z_s,
-        'seed': first.seed,
-        'num_parameters': 0,
-        'rmse': rmse['itself'],
+        'evaluation_seed': first.seed,
+        'rmse': rmse,
         'payload_levels_kg': list(settings.plant.task.payload_levels_kg),
-        'rmse_by_payload': means['itself'],
-        'rmse_std_by_payload': [_finite_std(rmse) for rmse in by_twin['itself']],
-        'baseline_rmse': rmse['itself'],
-        'delta_percent': _delta(rmse['itself'], rmse['itself']),
-        'rmse_without_memory': rmse['without_memory'],
-        'rmse_knowing_memory': rmse['knowing_memory'],
-        'memory_share_percent': _share(rmse['itself'], rmse['knowing_memory']),
+        'rmse_by_payload': [_mean(rollouts) for rollouts in by_payload],
+        'rmse_std_by_payload': [_spread(rollouts) for rollouts in by_payload],
+        'baseline_rmse': baseline,
+        'delta_percent': _delta(rmse, baseline),
+        'rmse_without_memory': without,
+        'rmse_knowing_memory': knowing,
+        'memory_share_percent': _share(baseline, knowing),
         'num_rollouts_per_payload': first.num_rollouts,
         'num_steps': first.num_steps,
         'num_diverged': int(sum(np.sum(~np.isfinite(r.rmse_rad)) for r in own)),
@@ -184,22 +76,40 @@ def summarise(
         'limited_share': float(np.mean([r.limited_share for r in own])),
         'shield_activation': float(np.mean([r.shield_activation for r in own])),
         **provenance(settings),
+    } | ({'seed': first.seed} if first.run is None else {})
+
+
+def describe(run: Path | None) -> dict[str, Any]:
+    """Return what a record says of its controller; the seed of a trained one is its training's."""
+    if run is None:
+        return {'controller': 'ct', 'num_parameters': 0}
+    # Imported here: who evaluates the baseline needs no torch.
+    from training.policy import count_parameters
+    from training.run import read_run
+
+    config = read_run(run)
+    return {
+        'controller': config.model,
+        'model': config.model,
+        'heads': config.heads,
+        'window': config.window,
+        'preset': config.preset,
+        'steps': config.steps,
+        'seed': config.seed,
+        'num_parameters': count_parameters(run),
     }
 
 
-def _finite_mean(values: Array) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if finite.size else None
-
-
-def _finite_std(values: Array) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(finite.std(ddof=1)) if finite.size > 1 else None
-
-
-def _mean_or_none(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _mean(values: Array | Sequence[float | None]) -> float | None:
+    """Return the mean, or None if any value is missing or infinite."""
+    known = [value for value in values if value is not None and np.isfinite(value)]
     return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _spread(values: Array) -> float | None:
+    """Return the standard deviation between rollouts, or None where there is none."""
+    is_known = len(values) > 1 and np.isfinite(values).all()
+    return float(np.std(values, ddof=1)) if is_known else None
 
 
 def _delta(rmse: float | None, baseline: float | None) -> float | None:
@@ -259,11 +169,15 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    subject = parser.add_mutually_exclusive_group()
+    subject.add_argument(
         '--controller',
-        choices=get_args(ControllerName),
+        choices=('ct',),
         default='ct',
         help='ct: computed torque with fixed gains, the baseline (default: %(default)s)',
+    )
+    subject.add_argument(
+        '--run', type=Path, nargs='+', metavar='DIR', help='trained runs (training.train)'
     )
     parser.add_argument(
         '--plant',
@@ -317,14 +231,22 @@ def _positive_count(text: str) -> int:
     return value
 
 
+def subjects(run: Path | None) -> list[tuple[Path | None, Twin]]:
+    """Return what must be tried for one record: the controller, its twins and the baseline."""
+    if run is None:
+        return [(None, twin) for twin in TWINS]
+    return [(run, 'itself'), (run, 'without_memory'), (None, 'itself'), (None, 'knowing_memory')]
+
+
 def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     """Run what the command line asks for; write the files and return the records."""
     settings = load_settings(arm=args.arm, plant=args.world)
     task = settings.plant.task
+    runs: list[Path | None] = args.run or [None]
     cells = [
         [
             Trial(
-                controller=args.controller,
+                run=subject,
                 plant=args.plant,
                 twin=twin,
                 tau_z_s=tau_z,
@@ -333,18 +255,19 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
                 num_rollouts=args.rollouts,
                 num_steps=settings.episode_steps,
             )
-            for twin in TWINS
+            for subject, twin in subjects(run)
             for payload in task.payload_levels_kg
         ]
+        for run in runs
         for tau_z in args.tau_z
         for seed in args.seed
     ]
     results = run_trials(settings, [t for cell in cells for t in cell], args.jobs, console)
-    records = []
-    for index, cell in enumerate(cells):
-        own = results[index * len(cell) : (index + 1) * len(cell)]
-        record = summarise(settings, cell, own)
-        name = f'{args.controller}_{args.plant}_tau{cell[0].tau_z_s:g}_seed{cell[0].seed}.json'
+    records, upcoming = [], iter(results)
+    for cell in cells:
+        record = summarise(settings, cell, [next(upcoming) for _ in cell])
+        name = cell[0].run.name if cell[0].run else 'ct'
+        name = f'{name}_{args.plant}_tau{cell[0].tau_z_s:g}_seed{cell[0].seed}.json'
         write_json(args.out / name, record)
         records.append(record)
     if args.json:

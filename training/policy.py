@@ -3,6 +3,7 @@
 """A trained network as the policy of an in-process rollout."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array
 from metactl_ros.task import draw_evaluation
+from training.run import read_run, RunError
+from training.shielded_sac import ShieldedSAC
 
 JUDGE_SEED = 7
 JUDGE_ROLLOUTS = 4
@@ -34,6 +37,24 @@ def network_policy(network: Any) -> Policy:
         return actions.reshape(*lead, -1)
 
     return policy
+
+
+def load_policy(run: Path) -> tuple[int, Policy]:
+    """Return the window length and the deterministic policy of a finished run."""
+    torch.set_num_threads(1)
+    return read_run(run).window, network_policy(_load(run).policy)
+
+
+def count_parameters(run: Path) -> int:
+    """Return how many parameters the networks of a run have: actor, critic and target."""
+    return sum(parameter.numel() for parameter in _load(run).policy.parameters())
+
+
+def _load(run: Path) -> ShieldedSAC:
+    path = run / 'model.zip'
+    if not path.is_file():
+        raise RunError(f'{path}: not there; finish the run with training.train --resume {run}')
+    return ShieldedSAC.load(path, device='cpu')
 
 
 def mean_rmse(settings: Settings, run: Any, policy: Policy | None) -> float:

@@ -19,6 +19,7 @@ import pickle
 import random
 import shutil
 from typing import Any
+import zipfile
 
 import numpy as np
 import torch
@@ -33,6 +34,18 @@ from training.env import ArmEnv, EnvSettings
 from training.networks import make_policy_kwargs, Model, NetworkConfig
 from training.replay_buffer import WindowReplayBuffer
 from training.shielded_sac import ShieldedSAC
+
+# What reading a damaged checkpoint raises: the file system, zip, NumPy, pickle, and the asserts of
+# stable-baselines3.
+DAMAGED = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    AssertionError,
+    zipfile.BadZipFile,
+    pickle.UnpicklingError,
+)
 
 
 class RunError(MetactlError, RuntimeError):
@@ -96,6 +109,15 @@ class RunConfig:
     plant: PlantName
     device: str
     hyper: Preset
+
+    def __post_init__(self) -> None:
+        require_positive(
+            'RunConfig',
+            heads=self.heads,
+            window=self.window,
+            tau_z=self.tau_z,
+            steps=self.steps,
+        )
 
 
 def load_presets() -> Presets:
@@ -174,7 +196,7 @@ def read_run(folder: Path) -> RunConfig:
     return build(RunConfig, content.get('run'), str(path))
 
 
-def save_checkpoint(folder: Path, model: ShieldedSAC, env: ArmEnv) -> Path:
+def save_checkpoint(folder: Path, model: ShieldedSAC) -> Path:
     """Write a checkpoint of everything and remove older ones; a crash leaves the one before."""
     target = folder / 'checkpoints' / f'{model.num_timesteps:08d}'
     if target.exists():
@@ -186,7 +208,9 @@ def save_checkpoint(folder: Path, model: ShieldedSAC, env: ArmEnv) -> Path:
     assert isinstance(model.replay_buffer, WindowReplayBuffer)
     arrays: dict[str, Any] = {**model.replay_buffer.state()}
     np.savez(partial / 'replay.npz', **arrays)
-    (partial / 'rest.pkl').write_bytes(pickle.dumps({'env': env, 'random': _random_states()}))
+    vector: Any = model.get_env()
+    rest = {'env': vector.envs[0], 'actions': model.action_space, 'random': _random_states()}
+    (partial / 'rest.pkl').write_bytes(pickle.dumps(rest))
     for path in partial.iterdir():
         _sync(path)
     partial.rename(target)
@@ -197,28 +221,28 @@ def save_checkpoint(folder: Path, model: ShieldedSAC, env: ArmEnv) -> Path:
     return target
 
 
-def load_checkpoint(folder: Path, run: RunConfig) -> tuple[ShieldedSAC, ArmEnv]:
-    """Return learner and environment as they were, and set every random generator back."""
+def load_checkpoint(folder: Path, run: RunConfig) -> ShieldedSAC:
+    """Return the learner in its environment, and set every random generator back."""
     found = sorted(path for path in (folder / 'checkpoints').glob('[0-9]*') if path.is_dir())
     if not found:
         raise RunError(f'{folder}: has no checkpoint yet; start it again without --resume.')
     newest = found[-1]
     try:
         rest = pickle.loads((newest / 'rest.pkl').read_bytes())
-        env: ArmEnv = rest['env']
         model = ShieldedSAC.load(
-            newest / 'model.zip', env=env, device=run.device, force_reset=False
+            newest / 'model.zip', env=rest['env'], device=run.device, force_reset=False
         )
-        with np.load(newest / 'replay.npz') as arrays:
+        with (newest / 'replay.npz').open('rb') as file, np.load(file) as arrays:
             assert isinstance(model.replay_buffer, WindowReplayBuffer)
             model.replay_buffer.restore(dict(arrays))
-    except (OSError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
+    except DAMAGED as error:
         raise RunError(
             f'{newest}: the checkpoint is damaged ({error}); remove it and resume from another, '
             'or start again.'
         ) from error
+    model.action_space = rest['actions']  # with the generator of the random first steps
     _restore_random_states(rest['random'])
-    return model, env
+    return model
 
 
 def _random_states() -> dict[str, Any]:

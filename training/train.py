@@ -34,7 +34,6 @@ from metactl_ros.errors import MetactlError
 from metactl_ros.evaluation.metrics import delta_percent
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.settings import load_settings, Settings
-from training.env import ArmEnv
 from training.policy import mean_rmse, network_policy
 from training.run import (
     begin_run,
@@ -70,6 +69,7 @@ class Watch(BaseCallback):
         self._saved_at = time.monotonic()
         self._baseline: float | None = None
         self.must_stop = False
+        self._may_stop = False
 
     def stop(self, _signal: int, _frame: FrameType | None) -> None:
         """Ask for an end after this step."""
@@ -79,6 +79,7 @@ class Watch(BaseCallback):
         is_due = time.monotonic() - self._saved_at > CHECKPOINT_EVERY_S
         if self.must_stop or is_due:
             self.save()
+            self._may_stop = self.must_stop
         if self.num_timesteps % JUDGE_EVERY_STEPS == 0 and self.num_timesteps:
             self._judge()
 
@@ -88,12 +89,12 @@ class Watch(BaseCallback):
         self.logger.record_mean('shield/activation', float(info['was_moved']))
         for name, value in info['reward_terms'].items():
             self.logger.record_mean(f'reward/{name}', value)
-        return not self.must_stop
+        return not self._may_stop  # only after a checkpoint: the step under way is not stored yet
 
     def save(self) -> None:
         """Write a checkpoint."""
         model: Any = self.model
-        save_checkpoint(self._folder, model, unwrapped(model))
+        save_checkpoint(self._folder, model)
         self._saved_at = time.monotonic()
 
     def _judge(self) -> None:
@@ -106,20 +107,13 @@ class Watch(BaseCallback):
         self._progress.update(self._bar, delta=f'{delta:+.1f} %')
 
 
-def unwrapped(model: Any) -> ArmEnv:
-    """Return the environment inside the wrappers of stable-baselines3."""
-    env = model.get_env().envs[0].unwrapped
-    assert isinstance(env, ArmEnv)
-    return env
-
-
 def train(
     folder: Path, settings: Settings, run: RunConfig, resume: bool, console: Console
 ) -> bool:
     """Train until the steps are done, or until asked to stop; return whether they are done."""
     torch.set_num_threads(1)
     if resume:
-        model, _ = load_checkpoint(folder, run)
+        model = load_checkpoint(folder, run)
     else:
         begin_run(folder, settings, run)
         model = make_model(settings, run, make_env(settings, run), folder / 'tensorboard')

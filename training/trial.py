@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Trials: one controller on one plant at one payload, and a pool of processes that runs many."""
+
+from collections.abc import Sequence
+from concurrent.futures import as_completed, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.evaluation.metrics import tracking_rmse
+from metactl_ros.evaluation.rollout import Policy, run_episode, without_warmup
+from metactl_ros.evaluation.twins import fixed_gain_twin, settings_of_twin, Twin
+from metactl_ros.plant.factory import make_plant, PlantName
+from metactl_ros.plant.protocol import Plant
+from metactl_ros.settings import Settings
+from metactl_ros.signals import Array
+from metactl_ros.task import draw_evaluation, Episode
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One controller on one plant, at one payload: the unit of parallel work."""
+
+    run: Path | None
+    """A training run whose policy is tried; None is the fixed-gain baseline."""
+    plant: PlantName
+    twin: Twin
+    tau_z_s: float
+    seed: int
+    payload_kg: float
+    num_rollouts: int
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What came of a trial, one entry per rollout."""
+
+    rmse_rad: Array
+    peak_effort_nm: Array
+    limited_share: Array
+    """Share of steps whose effort a limit changed."""
+    shield_activation: Array
+    """Share of steps whose proposal the shield moved or replaced."""
+
+
+def run_trial(settings: Settings, trial: Trial) -> TrialResult:
+    """Run the rollouts of a trial: as one batch on the RK4 plant, one by one in PyBullet."""
+    settings = settings_of_twin(settings, trial.twin)
+    episodes = draw_evaluation(
+        settings.plant.task, trial.seed, trial.payload_kg, trial.num_rollouts, trial.tau_z_s
+    )
+    plant = make_plant(trial.plant, settings)
+    if trial.run is None:
+        loop, policy = fixed_gain_twin(settings, plant, trial.twin)
+    else:
+        loop, policy = trained_policy(settings, trial.run)
+    try:
+        return _concatenate(
+            [
+                _run(plant, episode, policy, loop, trial.num_steps)
+                for episode in _batches(episodes, trial)
+            ]
+        )
+    finally:
+        plant.close()
+
+
+def _batches(episodes: Episode, trial: Trial) -> list[Episode]:
+    if trial.plant == 'rk4':
+        return [episodes]
+    return [episodes.of_arm(index) for index in range(trial.num_rollouts)]
+
+
+def _run(
+    plant: Plant, episode: Episode, policy: Policy, loop: ControlLoop, num_steps: int
+) -> TrialResult:
+    log = run_episode(plant, episode, policy, loop, num_steps)
+    return TrialResult(
+        rmse_rad=np.atleast_1d(tracking_rmse(log.q_desired_rad, log.q_rad)),
+        peak_effort_nm=np.atleast_2d(np.abs(log.effort_nm).max(axis=0)),
+        limited_share=np.atleast_1d(log.is_limited.any(axis=-1).mean(axis=0)),
+        shield_activation=np.atleast_1d(log.was_moved.mean(axis=0)),
+    )
+
+
+def _concatenate(results: list[TrialResult]) -> TrialResult:
+    return TrialResult(
+        rmse_rad=np.concatenate([result.rmse_rad for result in results]),
+        peak_effort_nm=np.concatenate([result.peak_effort_nm for result in results]),
+        limited_share=np.concatenate([result.limited_share for result in results]),
+        shield_activation=np.concatenate([result.shield_activation for result in results]),
+    )
+
+
+def run_trials(
+    settings: Settings, trials: Sequence[Trial], num_jobs: int, console: Console
+) -> list[TrialResult]:
+    """Run trials in a pool of processes under a progress bar; results in the order of trials."""
+    columns = (
+        TextColumn('{task.description}'),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    # spawn, not fork: a physics client must not be inherited.
+    context = multiprocessing.get_context('spawn')
+    results: dict[int, TrialResult] = {}
+    with (
+        Progress(*columns, console=console) as progress,
+        ProcessPoolExecutor(max_workers=num_jobs, mp_context=context) as pool,
+    ):
+        bar = progress.add_task('rollouts', total=len(trials))
+        futures = {pool.submit(run_trial, settings, t): i for i, t in enumerate(trials)}
+        for future in as_completed(futures):
+            results[futures[future]] = future.result()
+            progress.advance(bar)
+    return [results[index] for index in range(len(trials))]
+
+
+def trained_policy(settings: Settings, run: Path) -> tuple[ControlLoop, Policy]:
+    """Return the loop and the policy of a training run."""
+    # Imported here: who evaluates the baseline needs no torch.
+    from training.policy import load_policy
+
+    window, policy = load_policy(run)
+    context = replace(settings.controller.context, num_rows=window)
+    controller = replace(without_warmup(settings.controller), context=context)
+    return ControlLoop(settings.arm, controller), policy
