@@ -79,3 +79,11 @@ def test_every_module_says_what_it_is_for():
     for path in (ROOT / 'metactl_ros').rglob('*.py'):
         text = path.read_text()
         assert not text or '"""' in text.split('import')[0], path
+
+
+def test_every_module_is_in_the_table_of_the_readme():
+    readme = (ROOT / 'README.md').read_text()
+    table = readme[readme.index('## Where things are') :]
+    paths = [*(ROOT / 'metactl_ros').rglob('*.py'), *(ROOT / 'training').rglob('*.py')]
+    missing = [p.name for p in paths if p.name != '__init__.py' and f'{p.name}`' not in table]
+    assert not missing

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-KEPT = json.loads((Path(__file__).resolve().parents[1] / 'results' / 'bench.json').read_text())
+from training.bench_training import flat
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = flat(json.loads((ROOT / 'results' / 'bench.json').read_text()))
 
 
 @pytest.mark.parametrize(
@@ -17,6 +20,10 @@ KEPT = json.loads((Path(__file__).resolve().parents[1] / 'results' / 'bench.json
         ('plant_rk4_ratio_n1024', 50.0, None),
         ('control_step_p99_us', None, 150.0),
         ('control_step_rss_growth_kb_per_million', None, 1024.0),
+        ('train_step_ratio.incrt_k4_w20', 6.0, None),
+        ('train_step_ratio.incrt_k7_w50', 15.0, None),
+        ('train_step_ratio.transformer_w20', 1.8, None),
+        ('replay_memory_ratio_w50', 20.0, None),
     ],
 )
 def test_a_kept_figure_meets_its_goal(figure, least, most):

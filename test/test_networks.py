@@ -7,6 +7,7 @@ import json
 import gymnasium
 from gymnasium import spaces
 import numpy as np
+from plain_attention import PlainDeepAttention, PlainShallowAttention
 import pytest
 from stable_baselines3 import SAC
 import torch
@@ -29,28 +30,6 @@ MODELS = sorted(EXTRACTORS)
 ATTENTION = [m for m in MODELS if EXTRACTORS[m] in (ShallowAttention, DeepAttention)]
 SIZES = [(4, 20), (7, 50), (8, 20), (1, 20), (2, 50)]
 TOKENS = ['raw', 'error_scaled']
-
-
-def plain_summary(tokens, embedding, blocks):
-    """Every token of every layer, and the last one read: what the extractors must equal."""
-    h = embedding.linear(tokens) + embedding.positions
-    future = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool, device=h.device).triu(1)
-    for block in blocks:
-        y = block.norm(h)
-        h = h + block.attention(y, y, y, attn_mask=future, need_weights=False)[0]
-        if block.ffn is not None:
-            h = h + block.ffn(h)
-    return h[:, -1]
-
-
-class PlainShallowAttention(ShallowAttention):
-    def summarise(self, tokens):
-        return plain_summary(tokens, self.embedding, [self.block])
-
-
-class PlainDeepAttention(DeepAttention):
-    def summarise(self, tokens):
-        return plain_summary(tokens, self.embedding, self.blocks)
 
 
 def space_of(config):

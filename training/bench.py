@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 import psutil
@@ -30,6 +31,7 @@ from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import seconds
 from metactl_ros.task import draw_evaluation
+from training.bench_training import bench_training, flat
 
 NUM_TURNS = 7
 BATCH = 1024
@@ -118,10 +120,11 @@ def _seconds_per_step(plant: Plant, effort_nm: np.ndarray, num_steps: int) -> fl
     return (time.perf_counter() - begin) / num_steps
 
 
-BENCHMARKS: tuple[Callable[[Settings], dict[str, float]], ...] = (
-    bench_plants,
-    bench_control_step,
-)
+BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {
+    'plants': bench_plants,
+    'control_step': bench_control_step,
+    'training': bench_training,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,17 +135,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument('--out', type=Path, default=Path('results/bench.json'))
+    parser.add_argument(
+        '--only', nargs='+', choices=list(BENCHMARKS), default=list(BENCHMARKS), help='(all)'
+    )
     args = parser.parse_args(arguments)
     settings, console = load_settings(), Console()
     figures = json.loads(args.out.read_text()) if args.out.is_file() else {}
-    for benchmark in BENCHMARKS:
-        with console.status(f'{benchmark.__name__} ...'):
-            figures |= benchmark(settings)
+    for name in args.only:
+        with console.status(f'{name} ...'):
+            figures |= BENCHMARKS[name](settings)
     write_json(args.out, figures)
     table = Table(title=str(args.out))
     table.add_column('figure')
     table.add_column('value', justify='right')
-    for name, value in figures.items():
+    for name, value in flat(figures).items():
         table.add_row(name, f'{value:,.1f}')
     console.print(table)
     return 0

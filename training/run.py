@@ -48,6 +48,10 @@ DAMAGED = (
 )
 
 
+# Adam in one pass over the weights: the same update, a tenth of the calls.
+FUSED = {'optimizer_kwargs': {'fused': True}}
+
+
 class RunError(MetactlError, RuntimeError):
     """A run directory or a checkpoint cannot be used."""
 
@@ -168,7 +172,7 @@ def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -
         gamma=hyper.gamma,
         replay_buffer_class=WindowReplayBuffer,
         replay_buffer_kwargs={'num_rows': run.window},
-        policy_kwargs=make_policy_kwargs(network),
+        policy_kwargs={**make_policy_kwargs(network), **FUSED},
         tensorboard_log=str(log_dir),
         seed=run.seed,
         device=run.device,
