@@ -22,10 +22,12 @@ def distance_to_admissible(
         normal: Shape (B, m), any length.
         offset: Shape (B,).
     """
-    with torch.no_grad():
-        nearest = project(action, normal, offset)
-    distance: torch.Tensor = torch.linalg.vector_norm(action - nearest, dim=-1)
-    return distance
+    with torch.no_grad():  # most actions are admissible: only the others are projected
+        is_outside = (action.abs() > 1.0).any(-1) | ((normal * action).sum(-1) > offset)
+        rows = is_outside.nonzero().squeeze(-1)
+        nearest = project(action[rows], normal[rows], offset[rows])
+    moved = torch.linalg.vector_norm(action[rows] - nearest, dim=-1)
+    return torch.zeros_like(offset).index_put((rows,), moved)
 
 
 def project(proposal: torch.Tensor, normal: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
