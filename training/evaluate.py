@@ -28,6 +28,7 @@ from metactl_ros.evaluation.twins import Twin, TWINS
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
+from training.arguments import positive_count, positive_number
 from training.trial import run_trials, Trial, TrialResult
 
 # The paper's baseline RMSE, printed beside ours.
@@ -187,7 +188,7 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         '--tau-z',
-        type=_positive_number,
+        type=positive_number,
         nargs='+',
         default=[1.0, 2.0, 5.0],
         metavar='S',
@@ -197,7 +198,7 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
         '--seed', type=int, nargs='+', default=[42], help='evaluation seeds (default: 42)'
     )
     parser.add_argument(
-        '--rollouts', type=_positive_count, default=20, help='per payload (default: %(default)s)'
+        '--rollouts', type=positive_count, default=20, help='per payload (default: %(default)s)'
     )
     parser.add_argument(
         '--out',
@@ -208,27 +209,13 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument('--json', type=Path, metavar='FILE', help='also write all records, a list')
     parser.add_argument(
         '--jobs',
-        type=_positive_count,
+        type=positive_count,
         default=os.cpu_count(),
         help='processes to run side by side (default: all cores)',
     )
     parser.add_argument('--arm', type=Path, help='another arm.yaml')
     parser.add_argument('--world', type=Path, help='another plant.yaml')
     return parser.parse_args(arguments)
-
-
-def _positive_number(text: str) -> float:
-    value = float(text)
-    if not (np.isfinite(value) and value > 0.0):
-        raise argparse.ArgumentTypeError(f'expected a finite number above 0, found {text}')
-    return value
-
-
-def _positive_count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f'expected a whole number above 0, found {text}')
-    return value
 
 
 def subjects(run: Path | None) -> list[tuple[Path | None, Twin]]:

@@ -35,6 +35,7 @@ from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
+from training.arguments import positive_number
 from training.head_count import (
     bootstrap_k_star,
     count_above_noise,
@@ -231,7 +232,7 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     usual = Search()
     parser.add_argument(
         '--tau-z',
-        type=_positive_number,
+        type=positive_number,
         nargs='+',
         default=list(PAPER),
         metavar='S',
@@ -254,13 +255,6 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument('--json', type=Path, metavar='FILE', help='also write the report here')
     return parser.parse_args(arguments)
-
-
-def _positive_number(text: str) -> float:
-    value = float(text)
-    if not (np.isfinite(value) and value > 0.0):
-        raise argparse.ArgumentTypeError(f'expected a finite number above 0, found {text}')
-    return value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
