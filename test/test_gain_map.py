@@ -160,3 +160,13 @@ def test_a_box_without_the_nominal_gains_is_refused(settings):
     box = replace(settings.controller.gain_box, kd_per_s=(35.0, 60.0))
     with pytest.raises(ConfigError, match='must hold the nominal gains'):
         ControlLoop(settings.arm, replace(settings.controller, gain_box=box))
+
+
+def test_the_active_faces_are_the_gains_at_an_end_of_their_range():
+    gain_map = GainMap(SHIPPED, 2)
+    theta = np.array([gain_map.middle, gain_map.lower, gain_map.upper])
+    expected = np.zeros((3, 8), dtype=bool)
+    expected[1:] = True
+    np.testing.assert_array_equal(gain_map.active_faces(split(theta)), expected)
+    one = [gain_map.upper[0], *gain_map.middle[1:]]
+    np.testing.assert_array_equal(gain_map.active_faces(one), [True] + [False] * 7)

@@ -15,6 +15,7 @@ from metactl_ros.control.lyapunov import (
     certificate_matrix,
     closed_loop_matrix,
     LyapunovFunction,
+    rate_bound,
     solve_lyapunov,
 )
 from metactl_ros.control.shield import AdmissibleGains
@@ -65,6 +66,14 @@ def test_the_half_space_is_the_rate_of_v_along_a_simulated_nominal_step(seed):
     found = half_space(here, lyapunov)
     assert found.excess(split(theta)) == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert found.value == pytest.approx(value_after(0.0), rel=1e-12)
+
+
+def test_the_bound_is_the_rate_at_which_the_condition_is_just_met():
+    here, lyapunov = Situation(3), function()
+    space = half_space(here, lyapunov)
+    theta = nominal_gains(LAW, 2, 2).tolist()
+    v_dot = space.excess(theta) - lyapunov.alpha_per_s * (space.value - lyapunov.target_level)
+    assert v_dot - rate_bound(lyapunov, space.value) == pytest.approx(space.excess(theta))
 
 
 def test_the_half_space_does_not_depend_on_the_reference_acceleration():

@@ -113,9 +113,11 @@ def test_an_empty_set_gives_the_nominal_gains_and_the_reason(batch):
         theta = np.array([d.gains.theta for d in decisions])
         reason = np.array([d.reason for d in decisions])
         distance = np.array([d.distance for d in decisions])
+        decision = decisions[0]
     np.testing.assert_array_equal(theta, np.broadcast_to(NOMINAL, theta.shape))
     assert np.all(reason == Reason.EMPTY_SET)
     assert np.all(np.isinf(distance))
+    assert not np.any(decision.is_feasible)
 
 
 def physical(normal, offset):

@@ -12,6 +12,7 @@ column of every joint.
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metactl_ros.control.law import FeedForward
 from metactl_ros.errors import ConfigError
@@ -89,6 +90,12 @@ class GainMap:
             for a, low, high in zip(action, self.lower, self.upper, strict=True)
         ]
         return clamp(theta, self.lower, self.upper)
+
+    def active_faces(self, theta: Vector) -> NDArray[np.bool_]:
+        """Return which gains lie at an end of their range, shape (..., m)."""
+        rows = zip(theta, self.lower, self.upper, strict=True)
+        flags = [(gain <= low) | (gain >= high) for gain, low, high in rows]
+        return np.stack(np.broadcast_arrays(*flags), axis=-1)
 
     def action(self, theta: Vector) -> list[Component]:
         """Return the action of gains; outside [-1, 1] if they leave the box."""

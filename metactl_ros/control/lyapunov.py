@@ -129,6 +129,11 @@ class LyapunovFunction:
         return HalfSpace(normal, constant, value, pull)
 
 
+def rate_bound(lyapunov: LyapunovFunction, value: Component) -> Component:
+    """Return -alpha (V - v_0), which V_dot must not exceed."""
+    return -lyapunov.alpha_per_s * (value - lyapunov.target_level)
+
+
 def closed_loop_matrix(law: ControlLaw, num_joints: int) -> Array:
     """Return A_0 of xi_dot = A_0 xi under the nominal gains, shape (2 n, 2 n), 1 / s.
 

@@ -79,6 +79,11 @@ class ShieldDecision(NamedTuple):
     """How far the proposal was moved, in normalised units; infinite if it was replaced."""
 
     @property
+    def is_feasible(self) -> NDArray[np.bool_]:
+        """Whether gains of the box meet the condition at all; shape (...)."""
+        return np.asarray(self.reason != Reason.EMPTY_SET)
+
+    @property
     def was_moved(self) -> NDArray[np.bool_]:
         """Whether the shield was active: moved the proposal or replaced it; shape (...)."""
         return np.asarray(self.distance > MOVED)
