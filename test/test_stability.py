@@ -89,9 +89,11 @@ def test_every_gain_of_the_box_is_stable_in_every_posture_for_every_payload(sett
         assert radius.max() < 1.0
 
 
-def test_a_lower_kd_bound_of_5_would_not_be(settings):
+@pytest.mark.parametrize(('kd_min', 'is_stable'), [(5.0, False), (8.2, False), (8.4, True)])
+def test_a_lower_kd_bound_is_stable_from_about_8_3_on(settings, kd_min, is_stable):
     no_help = frictions(settings)[-1]
-    assert spectral_radius(settings, no_help, *grid(settings, kd_min=5.0)).max() > 1.0
+    radius = spectral_radius(settings, no_help, *grid(settings, kd_min=kd_min)).max()
+    assert (radius < 1.0) == is_stable
 
 
 def corners(settings):
@@ -108,7 +110,7 @@ def test_the_corners_of_the_box_track_on_the_rk4_plant(settings, payload):
     loop, actions = corners(settings)
     episodes = draw_evaluation(settings.plant.task, 3, payload, len(actions), 2.0)
     log = run_episode(make_plant('rk4', settings), episodes, lambda _: actions, loop, 1000)
-    assert tracking_rmse(log.q_desired_rad, log.q_rad).max() < 0.7
+    assert tracking_rmse(log.q_desired_rad, log.q_rad).max() < 0.5
     # The softest gains sag under 1.5 kg, but none runs away: the second half is no worse.
     error = np.abs(log.q_desired_rad - log.q_rad).max(axis=(1, 2))
     assert error[500:].max() < 1.1 * error[:500].max()
@@ -120,7 +122,7 @@ def test_the_corners_of_the_box_track_on_the_bullet_plant(settings):
     episodes = draw_evaluation(settings.plant.task, 3, 1.5, len(actions), 2.0)
     for index, action in enumerate(actions):
         log = run_episode(plant, episodes.of_arm(index), lambda _, a=action: a, loop, 500)
-        assert tracking_rmse(log.q_desired_rad, log.q_rad) < 0.7
+        assert tracking_rmse(log.q_desired_rad, log.q_rad) < 0.5
     plant.close()
 
 

@@ -146,7 +146,7 @@ for number, line in enumerate(sys.stdin, start=1):
         while True:
             save_checkpoint(folder, model)
             model.num_timesteps += 1
-    time.sleep(float(line))
+    time.sleep(float(line))  # the random moment of the kill
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     print('killed', flush=True)
