@@ -368,7 +368,7 @@ def test_an_effort_that_is_not_finite_is_a_fault_of_its_arm_only():
 
 
 def test_ten_gains_and_thirteen_features_close_the_loop():
-    loop = ControlLoop(ARM, LARGE)
+    loop = ControlLoop(ARM, replace(LARGE, context=replace(LARGE.context, num_extra=2)))
     plant = Rk4Arm(ARM, SETTINGS.plant.friction, CONTROLLER.law.rate_hz)
     first = MOTION.at(0.0)
     state = plant.reset(start(first.q_rad, first.qd_radps, payload_kg=0.75))

@@ -250,3 +250,14 @@ def test_no_node_can_ask_the_shield_to_count_only():
         if path.parent.name in {'nodes', 'policy'} or path.name in {'cli.py', 'settings.py'}:
             assert "'count'" not in path.read_text()
             assert 'enforcement' not in path.read_text()
+
+
+def test_the_least_excess_over_the_box_tells_an_empty_set_from_another():
+    proposal, normal, offset = problems(500, seed=12)
+    offset[::2] -= 1.2 * np.abs(normal[::2]).sum(axis=-1)
+    space = physical(normal, offset)
+    least = space.least_excess(MAP.lower, MAP.upper)
+    reason = SHIELD.admit(proposal, space).reason
+    np.testing.assert_array_equal(least > 0.0, reason == Reason.EMPTY_SET)
+    corners = np.where(stack(space.normal) > 0.0, MAP.lower, MAP.upper)
+    np.testing.assert_allclose(least, space.excess(split(corners)), rtol=1e-9, atol=1e-9)

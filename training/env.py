@@ -60,7 +60,7 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
         self._env = env
         self._plant = make_plant(env.plant, settings)
         self.loop = ControlLoop(settings.arm, controller, enforcement)
-        size = env.num_rows * len(feature_names(settings.arm.joint_names))
+        size = env.num_rows * len(feature_names(settings.arm.joint_names, context.num_extra))
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.loop.gain_map.size,), np.float32)
 

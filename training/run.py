@@ -158,7 +158,9 @@ def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -
         model=run.model,
         heads=run.heads,
         window=run.window,
-        num_features=len(feature_names(settings.arm.joint_names)),
+        num_features=len(
+            feature_names(settings.arm.joint_names, settings.controller.context.num_extra)
+        ),
         tokens=hyper.tokens,
     )
     return ShieldedSAC(

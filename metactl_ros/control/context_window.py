@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from metactl_ros.config import require_positive
+from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.signals import ArmState, Array, Reference, seconds
 
 Tokens: TypeAlias = Literal['raw', 'error_scaled']
@@ -42,9 +42,12 @@ class ContextSettings:
     """T of the phase feature t / T, s."""
     friction_regime_estimate: float
     """mu_hat, a constant of the context token."""
+    num_extra: int
+    """Features behind the paper's 4 n + 3, such as a disturbance estimate."""
 
     def __post_init__(self) -> None:
         require_positive('ContextSettings', num_rows=self.num_rows, horizon_s=self.horizon_s)
+        require_not_negative('ContextSettings', num_extra=self.num_extra)
 
 
 def feature_names(joint_names: tuple[str, ...], num_extra: int = 0) -> tuple[str, ...]:

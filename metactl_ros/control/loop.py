@@ -201,6 +201,12 @@ class ControlLoop:
             context.horizon_s,
             extra,
         )
+        expected = 4 * NUM_JOINTS + 3 + context.num_extra
+        if row.shape[-1] != expected:
+            raise ConfigError(
+                f'ControlLoop.observe: expected {expected} features, found {row.shape[-1]}; '
+                'set context.num_extra to the number of extra features.'
+            )
         self._is_clear = True
         if not math.isfinite(np.vdot(row, row)):  # one bad number would spoil the window for long
             self._is_clear = np.asarray(np.isfinite(row).all(axis=-1))[()]

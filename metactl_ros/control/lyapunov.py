@@ -74,6 +74,11 @@ class HalfSpace(NamedTuple):
         """Return normal . theta + constant, which is V_dot + alpha (V - v_0)."""
         return dot(self.normal, theta) + self.constant
 
+    def least_excess(self, lower: Vector, upper: Vector) -> Component:
+        """Return the least excess over a box of gains; above 0 the admissible set is empty."""
+        rows = zip(self.normal, lower, upper, strict=True)
+        return self.constant + sum(np.minimum(n * low, n * high) for n, low, high in rows)
+
 
 class LyapunovFunction:
     """V and its half-space for one control law; refuses a P that does not certify its gains."""
