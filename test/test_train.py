@@ -109,7 +109,7 @@ def test_a_run_is_not_overwritten(settings, tmp_path):
 
 
 def test_killed_while_saving_it_leaves_a_checkpoint_that_loads(settings, tmp_path):
-    """Fifty processes that save in a loop are killed at random moments."""
+    """Fifty processes that save in a loop are killed at random moments of the first four saves."""
     run = small_run(30)
     train(tmp_path, settings, run, resume=False, console=QUIET)
     rng, num_interrupted, seen = np.random.default_rng(0), 0, []
@@ -121,7 +121,7 @@ def test_killed_while_saving_it_leaves_a_checkpoint_that_loads(settings, tmp_pat
         text=True,
     ) as parent:
         for _ in range(50):
-            parent.stdin.write(f'{rng.uniform(0.0, 0.1)}\n')
+            parent.stdin.write(f'{rng.uniform(0.0, 4.0)}\n')
             parent.stdin.flush()
             assert parent.stdout.readline().strip() == 'killed'
             num_interrupted += any((tmp_path / 'checkpoints').glob('.*.partial'))
@@ -132,13 +132,17 @@ def test_killed_while_saving_it_leaves_a_checkpoint_that_loads(settings, tmp_pat
     assert num_interrupted > 10
 
 
-# Loads once; for each line it forks a saver, and kills it after that many seconds.
+# Loads once; for each line it forks a saver, and kills it after that many times as a save takes.
 FORKING = """
 import os, signal, sys, time
 from pathlib import Path
 from training.run import load_checkpoint, read_run, save_checkpoint
 folder = Path(sys.argv[1])
 model = load_checkpoint(folder, read_run(folder))
+model.num_timesteps += 1
+begin = time.monotonic()
+save_checkpoint(folder, model)
+save_s = time.monotonic() - begin
 for number, line in enumerate(sys.stdin, start=1):
     child = os.fork()
     if not child:
@@ -146,7 +150,7 @@ for number, line in enumerate(sys.stdin, start=1):
         while True:
             save_checkpoint(folder, model)
             model.num_timesteps += 1
-    time.sleep(float(line))  # the random moment of the kill
+    time.sleep(save_s * float(line))  # the random moment of the kill
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     print('killed', flush=True)

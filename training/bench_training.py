@@ -21,7 +21,7 @@ from training.replay_buffer import WindowReplayBuffer
 from training.run import FUSED
 from training.shielded_sac import ShieldedSAC
 
-NUM_TURNS = 5
+NUM_TURNS = 15
 BATCH_SIZE = 256
 NUM_TRANSITIONS = 600
 CASES = {

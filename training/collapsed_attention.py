@@ -55,13 +55,18 @@ class TokenEmbedding(nn.Module):
 
 
 class Projections(NamedTuple):
-    """The parts of an in-projection that matter: W_q, W_k, W_v, shape (d, d), and b_q, b_v."""
+    """The parts of an in-projection that matter, the last two taken by head."""
 
     query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
+    """W_q, shape (d, d)."""
     query_bias: torch.Tensor
-    value_bias: torch.Tensor
+    """b_q, shape (d,)."""
+    keys: torch.Tensor
+    """W_k times the norm's gain and a basis of its C columns, shape (K, d_k, C)."""
+    values: torch.Tensor
+    """W_v likewise, shape (K, d_k, C)."""
+    common: torch.Tensor
+    """W_v bias + b_v, which all values have in common, shape (d,)."""
 
 
 class Heads(NamedTuple):
@@ -101,11 +106,16 @@ class AttentionBlock(nn.Module):
     def _feed_forward(self, h: torch.Tensor) -> torch.Tensor:
         return h if self.ffn is None else h + self.ffn(h)
 
-    def _projections(self) -> Projections:
+    def _projections(self, basis: torch.Tensor | None = None) -> Projections:
+        """Return the maps, keys and values over a basis, shape (C, d), or over h itself."""
+        width = self.attention.embed_dim
         # Split once: the gradient is then one cat, where every slice would need a full matrix.
-        query, key, value = self.attention.in_proj_weight.chunk(3)
+        query, rest = self.attention.in_proj_weight.split_with_sizes([width, 2 * width])
         query_bias, _, value_bias = self.attention.in_proj_bias.chunk(3)
-        return Projections(query, key, value, query_bias, value_bias)
+        common = functional.linear(self.norm.bias, rest[width:], value_bias)
+        over = rest * self.norm.weight if basis is None else rest @ (basis * self.norm.weight).T
+        keys, values = over.reshape(2, self.attention.num_heads, -1, over.shape[1]).unbind()
+        return Projections(query, query_bias, keys, values, common)
 
     def _query(self, last: torch.Tensor, maps: Projections) -> torch.Tensor:
         """Return q / sqrt(d_k), shape (K, B, d_k), from h of the last token, shape (B, d)."""
@@ -113,19 +123,10 @@ class AttentionBlock(nn.Module):
         scaled = query * self.attention.head_dim**-0.5
         return self._by_head(scaled).transpose(0, 1)  # (K, B, d_k)
 
-    def _outputs(
-        self, pooled: torch.Tensor, values: torch.Tensor, maps: Projections
-    ) -> torch.Tensor:
-        """Return the heads' outputs, shape (B, K, d_k).
-
-        Args:
-            pooled: What each head attended to, shape (B, K, C).
-            values: W_v folded with the norm's gain and what made the C columns, (K, d_k, C).
-            maps: For W_v bias + b_v, which all values have in common.
-        """
-        common = functional.linear(self.norm.bias, maps.value, maps.value_bias)
-        by_head = torch.bmm(pooled.transpose(0, 1), values.mT)  # (K, B, d_k)
-        return self._by_head(by_head.transpose(0, 1).flatten(1) + common)  # (B, K, d_k)
+    def _outputs(self, pooled: torch.Tensor, maps: Projections) -> torch.Tensor:
+        """Return the heads' outputs, shape (B, K, d_k), of what each attended to, (B, K, C)."""
+        by_head = torch.bmm(pooled.transpose(0, 1), maps.values.mT)  # (K, B, d_k)
+        return self._by_head(by_head.transpose(0, 1).flatten(1) + maps.common)  # (B, K, d_k)
 
     def _finish(self, last: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Return the block's output from h of the last token and what the heads found, (B, d)."""
@@ -156,16 +157,13 @@ class LastQueryBlock(AttentionBlock):
 
     def attend(self, h: torch.Tensor, last: torch.Tensor) -> Heads:
         """Return weights and outputs of the heads."""
-        maps, num_heads, width = self._projections(), self.attention.num_heads, h.shape[-1]
-        unscaled = functional.layer_norm(
-            h, (width,), eps=self.norm.eps
-        )  # gain and bias are folded
-        keys = (maps.key * self.norm.weight).reshape(num_heads, -1, width)  # (K, d_k, d)
-        values = (maps.value * self.norm.weight).reshape(num_heads, -1, width)  # (K, d_k, d)
-        probe = torch.bmm(self._query(last, maps), keys).transpose(0, 1)  # (B, K, d)
+        maps = self._projections()
+        # Gain and bias of the norm are folded into the maps.
+        unscaled = functional.layer_norm(h, h.shape[-1:], eps=self.norm.eps)
+        probe = torch.bmm(self._query(last, maps), maps.keys).transpose(0, 1)  # (B, K, d)
         weights = torch.bmm(probe, unscaled.mT).softmax(-1)  # (B, K, W)
         pooled = torch.bmm(weights, unscaled)  # (B, K, d)
-        return Heads(weights, self._outputs(pooled, values, maps))
+        return Heads(weights, self._outputs(pooled, maps))
 
 
 class CollapsedBlock(AttentionBlock):
@@ -178,18 +176,15 @@ class CollapsedBlock(AttentionBlock):
 
     def attend(self, tokens: torch.Tensor, embedding: TokenEmbedding, last: torch.Tensor) -> Heads:
         """Return weights and outputs of the heads."""
-        maps, num_heads = self._projections(), self.attention.num_heads
         basis = centred_basis(embedding)  # (F + W, d)
-        columns = (basis * self.norm.weight).T  # (d, F + W)
-        keys = (maps.key @ columns).reshape(num_heads, -1, len(basis))  # (K, d_k, F + W)
-        values = (maps.value @ columns).reshape(num_heads, -1, len(basis))  # (K, d_k, F + W)
+        maps = self._projections(basis)
         scale = inverse_deviation(tokens, basis, self.norm.eps).unsqueeze(1)  # (B, 1, W)
-        probe = torch.bmm(self._query(last, maps), keys).transpose(0, 1)  # (B, K, F + W)
+        probe = torch.bmm(self._query(last, maps), maps.keys).transpose(0, 1)  # (B, K, F + W)
         content, position = probe.split_with_sizes([tokens.shape[2], tokens.shape[1]], dim=2)
         weights = (torch.baddbmm(position, content, tokens.mT) * scale).softmax(-1)  # (B, K, W)
         scaled = weights * scale
         pooled = torch.cat([torch.bmm(scaled, tokens), scaled], dim=2)  # (B, K, F + W)
-        return Heads(weights, self._outputs(pooled, values, maps))
+        return Heads(weights, self._outputs(pooled, maps))
 
 
 def centred_basis(embedding: TokenEmbedding) -> torch.Tensor:
@@ -210,5 +205,6 @@ def inverse_deviation(tokens: torch.Tensor, basis: torch.Tensor, eps: float) -> 
     gram = basis @ (features.T / basis.shape[1])  # (F + W, F)
     quadratic, linear = gram.split_with_sizes([num_features, num_rows])  # (F, F), (W, F)
     constant = offsets.square().mean(1) + eps  # (W,)
-    variance = ((tokens @ quadratic + 2.0 * linear) * tokens).sum(-1) + constant  # (B, W)
+    slope = torch.add(tokens @ quadratic, linear, alpha=2.0)  # (B, W, F)
+    variance: torch.Tensor = torch.linalg.vecdot(slope, tokens) + constant  # (B, W)
     return variance.clamp_min(eps).rsqrt()

@@ -12,6 +12,7 @@ is told z exactly and feeds it forward on top of the same gains.
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 import os
 from pathlib import Path
 from typing import Any, get_args
@@ -61,6 +62,7 @@ def summarise(
         'plant': first.plant,
         'tau_z': first.tau_z_s,
         'evaluation_seed': first.seed,
+        'target_error_rad': settings.controller.lyapunov.target_error_rad,
         'rmse': rmse,
         'payload_levels_kg': list(settings.plant.task.payload_levels_kg),
         'rmse_by_payload': [_mean(rollouts) for rollouts in by_payload],
@@ -96,6 +98,7 @@ def describe(run: Path | None) -> dict[str, Any]:
         'window': config.window,
         'preset': config.preset,
         'steps': config.steps,
+        'lagrangian_rate': config.hyper.lagrangian_rate,
         'seed': config.seed,
         'num_parameters': count_parameters(run),
     }
@@ -126,33 +129,32 @@ def _share(rmse: float | None, knowing: float | None) -> float | None:
 def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
     """Show one row per record.
 
-    `z = 0` is the twin without memory, `z told` the one whose controller knows it;
-    `memory` is the share of the error that vanishes when the controller knows z; `lost` counts
-    diverged rollouts.
+    `moved` is the share of steps in which the shield moved the proposal, `z = 0` the RMSE of the
+    twin without memory, `memory` the share of the baseline's error that vanishes when it is told
+    z, and `lost` the number of diverged rollouts.
     """
     table = Table(
-        title='Tracking RMSE in rad, mean over payloads and rollouts',
+        title=f'Tracking RMSE in rad on the {records[0]["plant"]} plant',
         box=SIMPLE,
         padding=0,
         pad_edge=False,
     )
-    for heading in ('', 'plant', 'tau_z', 'seed', 'RMSE', 'paper', 'by payload'):
+    for heading in ('', 'tau_z', 'seed', 'RMSE', 'paper', 'by payload'):
         table.add_column(heading, no_wrap=True)
-    for heading in ('delta', 'z = 0', 'z told', 'memory', 'lost'):
+    for heading in ('delta', 'moved', 'z = 0', 'memory', 'lost'):
         table.add_column(heading, justify='right', no_wrap=True)
     for r in records:
-        by_payload = r['rmse_by_payload']
+        by_payload, is_baseline = r['rmse_by_payload'], r['controller'] == 'ct'
         table.add_row(
             r['controller'],
-            r['plant'],
             f'{r["tau_z"]:g} s',
             str(r['seed']),
             _text(r['rmse'], 4),
-            _text(PAPER_BASELINE_RAD.get(r['tau_z']), 4),
+            _text(PAPER_BASELINE_RAD.get(r['tau_z']) if is_baseline else None, 4),
             f'{_text(by_payload[0], 3)}-{_text(by_payload[-1], 3)}',
             f'{_text(r["delta_percent"], 1)} %',
+            f'{100.0 * r["shield_activation"]:.1f} %',
             _text(r['rmse_without_memory'], 4),
-            _text(r['rmse_knowing_memory'], 4),
             f'{_text(r["memory_share_percent"], 0)} %',
             str(r['num_diverged']),
         )
@@ -213,6 +215,12 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=os.cpu_count(),
         help='processes to run side by side (default: all cores)',
     )
+    parser.add_argument(
+        '--target-error',
+        type=float,
+        metavar='RAD',
+        help="another lyapunov.target_error_rad: the shield's v_0; 0 makes it strict",
+    )
     parser.add_argument('--arm', type=Path, help='another arm.yaml')
     parser.add_argument('--world', type=Path, help='another plant.yaml')
     return parser.parse_args(arguments)
@@ -228,6 +236,10 @@ def subjects(run: Path | None) -> list[tuple[Path | None, Twin]]:
 def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     """Run what the command line asks for; write the files and return the records."""
     settings = load_settings(arm=args.arm, plant=args.world)
+    if args.target_error is not None:
+        lyapunov = replace(settings.controller.lyapunov, target_error_rad=args.target_error)
+        controller = replace(settings.controller, lyapunov=lyapunov)
+        settings = replace(settings, controller=controller)
     task = settings.plant.task
     runs: list[Path | None] = args.run or [None]
     cells = [
@@ -254,6 +266,7 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
     for cell in cells:
         record = summarise(settings, cell, [next(upcoming) for _ in cell])
         name = cell[0].run.name if cell[0].run else 'ct'
+        name += '' if args.target_error is None else f'_target{args.target_error:g}'
         name = f'{name}_{args.plant}_tau{cell[0].tau_z_s:g}_seed{cell[0].seed}.json'
         write_json(args.out / name, record)
         records.append(record)

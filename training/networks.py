@@ -154,7 +154,8 @@ class WindowExtractor(BaseFeaturesExtractor):
     def to_tokens(self, observations: torch.Tensor) -> torch.Tensor:
         """Return the tokens that the model sees, shape (B, W, F)."""
         shape = (self.config.window, self.config.num_features)
-        return observations.reshape(-1, *shape) @ self.token_map  # (B, W, F)
+        rows = observations.reshape(-1, *shape)  # (B, W, F)
+        return rows if self.config.tokens == 'raw' else rows @ self.token_map
 
     def summarise(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return one vector per window, shape (B, width)."""

@@ -74,6 +74,7 @@ class WindowReplayBuffer(ReplayBuffer):
         self.handle_timeout_termination = True
         # Every transition brings one row, every episode one more: at worst two per transition.
         self._ring = 2 * buffer_size + num_rows
+        self._back = np.arange(num_rows, -1, -1)
         self.rows = np.zeros((self._ring, size // num_rows), dtype=np.float32)
         self.ages = np.zeros(self._ring, dtype=np.int64)
         self.row_of = np.zeros(buffer_size, dtype=np.int64)
@@ -139,25 +140,28 @@ class WindowReplayBuffer(ReplayBuffer):
         self.rows[self._newest] = row
         self.ages[self._newest] = age
 
-    def _windows(self, newest: np.ndarray) -> np.ndarray:
-        """Return the flattened windows that end with the given rows, shape (B, W F)."""
-        back = np.minimum(self.ages[newest][:, np.newaxis], np.arange(self.num_rows)[::-1])
-        gathered = self.rows[(newest[:, np.newaxis] - back) % self._ring]  # (B, W, F)
-        windows: np.ndarray = gathered.reshape(len(newest), -1)
-        return windows
+    def _windows(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the flattened windows that end with the given rows and with the next ones.
+
+        The two share all rows but one, so W + 1 rows are gathered; shapes (B, W F).
+        """
+        newest = (row + 1) % self._ring
+        back = np.minimum(self.ages[newest][:, np.newaxis], self._back)
+        gathered = self.rows[newest[:, np.newaxis] - back]  # (B, W + 1, F); below 0 wraps around
+        return gathered[:, :-1].reshape(len(row), -1), gathered[:, 1:].reshape(len(row), -1)
 
     def _get_samples(  # type: ignore[override]
         self, batch_inds: np.ndarray, env: VecNormalize | None = None
     ) -> ShieldedSamples:
-        row = self.row_of[batch_inds]
+        windows, next_windows = self._windows(self.row_of[batch_inds])
         is_final = self.dones[batch_inds] * (1.0 - self.timeouts[batch_inds])
-        half_space = self.to_torch(self.half_spaces[batch_inds])
-        return ShieldedSamples(
-            observations=self.to_torch(self._windows(row)),
-            actions=self.to_torch(self.actions[batch_inds]),
-            next_observations=self.to_torch(self._windows((row + 1) % self._ring)),
-            dones=self.to_torch(is_final[:, np.newaxis]),
-            rewards=self.to_torch(self.rewards[batch_inds, np.newaxis]),
+        half_space = self.to_torch(self.half_spaces[batch_inds], copy=False)
+        return ShieldedSamples(  # indexing by a list has copied: torch may keep the memory
+            observations=self.to_torch(windows, copy=False),
+            actions=self.to_torch(self.actions[batch_inds], copy=False),
+            next_observations=self.to_torch(next_windows, copy=False),
+            dones=self.to_torch(is_final[:, np.newaxis], copy=False),
+            rewards=self.to_torch(self.rewards[batch_inds, np.newaxis], copy=False),
             normal=half_space[:, :-1],
             offset=half_space[:, -1],
         )

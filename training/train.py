@@ -11,7 +11,7 @@ the last one exactly as if nothing had happened.
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 import signal
 import time
@@ -34,6 +34,7 @@ from metactl_ros.errors import MetactlError
 from metactl_ros.evaluation.metrics import delta_percent
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.settings import load_settings, Settings
+from training.head_monitor import record_actor
 from training.policy import mean_rmse, network_policy
 from training.run import (
     begin_run,
@@ -66,7 +67,8 @@ class Watch(BaseCallback):
         self._folder, self._settings, self._run = folder, settings, run
         self._progress = progress
         self._bar = progress.add_task('training', total=run.steps, delta='   -  ')
-        self._saved_at = time.monotonic()
+        self._began_at = self._saved_at = time.monotonic()
+        self._moved: list[bool] = []
         self._baseline: float | None = None
         self.must_stop = False
         self._may_stop = False
@@ -87,6 +89,7 @@ class Watch(BaseCallback):
         self._progress.update(self._bar, completed=self.num_timesteps)
         info = self.locals['infos'][0]
         self.logger.record_mean('shield/activation', float(info['was_moved']))
+        self._moved.append(bool(info['was_moved']))
         for name, value in info['reward_terms'].items():
             self.logger.record_mean(f'reward/{name}', value)
         return not self._may_stop  # only after a checkpoint: the step under way is not stored yet
@@ -105,6 +108,15 @@ class Watch(BaseCallback):
         delta = delta_percent(mean_rmse(self._settings, self._run, policy), self._baseline)
         self.logger.record('judge/delta_percent', delta)
         self._progress.update(self._bar, delta=f'{delta:+.1f} %')
+        model: Any = self.model
+        record_actor(self.logger, model.actor, model.replay_buffer)
+        share = 100.0 * sum(self._moved) / max(len(self._moved), 1)
+        self._moved.clear()
+        self._progress.console.print(
+            f'{self.num_timesteps:6d} steps {time.monotonic() - self._began_at:6.0f} s  '
+            f'delta {delta:+6.1f} %  shield moved {share:5.1f} %  beta {model.beta:.3g}',
+            highlight=False,
+        )
 
 
 def train(
@@ -162,6 +174,9 @@ def parse_args(arguments: Sequence[str] | None, presets: Presets) -> argparse.Na
     parser.add_argument('--seed', type=int, default=42, help='(%(default)s)')
     parser.add_argument('--steps', type=int, default=50_000, help='(%(default)s)')
     parser.add_argument('--plant', choices=get_args(PlantName), default='bullet')
+    parser.add_argument(
+        '--without-lagrangian', action='store_true', help='keep beta at 0, to see what it buys'
+    )
     parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto')
     parser.add_argument('--out', type=Path, help='run directory (default: runs/train/...)')
     parser.add_argument('--resume', type=Path, metavar='RUN', help='go on with a run')
@@ -178,6 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.resume:
             folder, run = args.resume, read_run(args.resume)
         else:
+            hyper = getattr(presets, args.preset)
+            if args.without_lagrangian:
+                hyper = replace(hyper, lagrangian_rate=0.0)
             run = RunConfig(
                 preset=args.preset,
                 model=args.model,
@@ -188,10 +206,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 steps=args.steps,
                 plant=args.plant,
                 device=choose_device(args.device),
-                hyper=getattr(presets, args.preset),
+                hyper=hyper,
             )
             name = f'{run.preset}_{run.model}_k{run.heads}_w{run.window}_tau{run.tau_z:g}'
-            folder = args.out or Path('runs/train') / f'{name}_seed{run.seed}'
+            suffix = '_beta0' if args.without_lagrangian else ''
+            folder = args.out or Path('runs/train') / f'{name}{suffix}_seed{run.seed}'
         is_done = train(folder, settings, run, bool(args.resume), console)
     except MetactlError as error:
         console.print(f'[red]error:[/red] {error}', highlight=False)
