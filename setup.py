@@ -44,6 +44,9 @@ EXTRAS = {
         'torch==2.13.0',  # exact: the trained weights and the exported graph depend on it
         'tqdm>=4.66.0',
     ],
+    'sweep': [
+        'ray>=2.48.0',
+    ],
     'dev': [
         'colcon-core>=0.18.4',
         'colcon-ros>=0.5.0',

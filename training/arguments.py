@@ -1,9 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers on a command line, checked where they are read."""
+"""What commands share: numbers checked where they are read, errors as they are printed."""
 
 import argparse
 import math
+
+from rich.console import Console
+from rich.markup import escape
 
 
 def positive_number(text: str) -> float:
@@ -20,3 +23,8 @@ def positive_count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f'expected a whole number above 0, found {text}')
     return value
+
+
+def complain(console: Console, error: Exception) -> None:
+    """Print an error as it is: its brackets are no markup, its lines are not cut."""
+    console.print(f'[red]error:[/red] {escape(str(error))}', highlight=False, soft_wrap=True)

@@ -29,7 +29,7 @@ from metactl_ros.evaluation.twins import Twin, TWINS
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
-from training.arguments import positive_count, positive_number
+from training.arguments import complain, positive_count, positive_number
 from training.trial import run_trials, Trial, TrialResult
 
 # The paper's baseline RMSE, printed beside ours.
@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         records = evaluate(args, console)
     except MetactlError as error:
-        console.print(f'[red]error:[/red] {error}', highlight=False)
+        complain(console, error)
         return 2
     print_table(records, Console())
     console.print(f'{len(records)} result files in {args.out}', highlight=False)

@@ -35,7 +35,7 @@ from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
-from training.arguments import positive_number
+from training.arguments import complain, positive_number
 from training.head_count import (
     bootstrap_k_star,
     count_above_noise,
@@ -271,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         report = run(load_settings(), search, args.tau_z, console)
     except MetactlError as error:
-        console.print(f'[red]error:[/red] {error}', highlight=False)
+        complain(console, error)
         return 2
     for path in (args.out / 'phase1.json', *([args.json] if args.json else [])):
         write_json(path, report)

@@ -36,12 +36,12 @@ import matplotlib
 import numpy as np
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.evaluation.result_file import write_json
 from training import stats
+from training.arguments import complain
 from training.stats import BASELINE, Cell, Comparison, LabelName, Run
 
 matplotlib.use('Agg')
@@ -385,7 +385,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = analyse(load_runs(args.files), args.reference, args.alpha)
         write_report(report, args.out)
     except MetactlError as error:
-        console.print(f'[red]error:[/red] {escape(str(error))}', highlight=False)
+        complain(console, error)
         return 2
     table = main_table([text_of(facts_of(report, cell)) for cell in report.cells])
     Console(width=max(Console().width, 110)).print(table)  # never cut a number short

@@ -123,6 +123,13 @@ class RunConfig:
             steps=self.steps,
         )
 
+    @property
+    def name(self) -> str:
+        """Return what tells a run from others: the folder it goes to unless told otherwise."""
+        size = f'k{self.heads}_w{self.window}'
+        beta = '' if self.hyper.lagrangian_rate else '_beta0'
+        return f'{self.preset}_{self.model}_{size}_tau{self.tau_z:g}{beta}_seed{self.seed}'
+
 
 def load_presets() -> Presets:
     """Return the shipped presets."""
@@ -225,6 +232,15 @@ def save_checkpoint(folder: Path, model: ShieldedSAC) -> Path:
         if other != target:
             shutil.rmtree(other, ignore_errors=True)
     return target
+
+
+def save_result(folder: Path, model: ShieldedSAC) -> None:
+    """Write the trained model, complete or not at all."""
+    partial = folder / f'.model.{os.getpid()}.zip'
+    model.save(partial)
+    _sync(partial)
+    partial.rename(folder / 'model.zip')
+    _sync(folder)
 
 
 def load_checkpoint(folder: Path, run: RunConfig) -> ShieldedSAC:

@@ -34,6 +34,7 @@ from metactl_ros.errors import MetactlError
 from metactl_ros.evaluation.metrics import delta_percent
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.settings import load_settings, Settings
+from training.arguments import complain
 from training.head_monitor import record_actor
 from training.policy import mean_rmse, network_policy
 from training.run import (
@@ -47,6 +48,7 @@ from training.run import (
     read_run,
     RunConfig,
     save_checkpoint,
+    save_result,
 )
 
 CHECKPOINT_EVERY_S = 30.0
@@ -149,7 +151,7 @@ def train(
             )
             if not watch.must_stop:
                 watch.save()
-                model.save(folder / 'model.zip')
+                save_result(folder, model)
         finally:
             for name, handler in before.items():
                 signal.signal(name, handler)
@@ -208,12 +210,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 device=choose_device(args.device),
                 hyper=hyper,
             )
-            name = f'{run.preset}_{run.model}_k{run.heads}_w{run.window}_tau{run.tau_z:g}'
-            suffix = '_beta0' if args.without_lagrangian else ''
-            folder = args.out or Path('runs/train') / f'{name}{suffix}_seed{run.seed}'
+            folder = args.out or Path('runs/train') / run.name
         is_done = train(folder, settings, run, bool(args.resume), console)
     except MetactlError as error:
-        console.print(f'[red]error:[/red] {error}', highlight=False)
+        complain(console, error)
         return 2
     if not is_done:
         console.print(f'stopped; go on with: python -m training.train --resume {folder}')

@@ -1,0 +1,80 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""A study: the runs of training.sweep, as a file of config/studies/ lists them."""
+
+from dataclasses import dataclass, fields
+from itertools import product
+
+from metactl_ros.config import require_positive
+from metactl_ros.errors import ConfigError
+from metactl_ros.plant.factory import PlantName
+from training.networks import Model, NetworkConfig
+from training.run import choose_device, load_presets, Presets, RunConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """Heads K and window W of a network."""
+
+    heads: int
+    window: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Product:
+    """Every combination of one entry from each list; tau_z in s."""
+
+    presets: tuple[str, ...]
+    models: tuple[Model, ...]
+    sizes: tuple[Size, ...]
+    tau_z: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        empty = [field.name for field in fields(self) if not getattr(self, field.name)]
+        if empty:
+            raise ConfigError(f'{", ".join(empty)}: empty; list at least one entry.')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """A file of config/studies/: the plant is that of training and of evaluation."""
+
+    plant: PlantName
+    steps: int
+    rollouts: int
+    """Of the evaluation, per payload."""
+    products: tuple[Product, ...]
+
+    def __post_init__(self) -> None:
+        require_positive('Study', steps=self.steps, rollouts=self.rollouts)
+        if not self.products:
+            raise ConfigError('products: empty; list at least one.')
+
+
+def expand(study: Study) -> list[RunConfig]:
+    """Return the runs of a study in its order, or refuse it as a whole."""
+    presets, device = load_presets(), choose_device('auto')
+    known = [field.name for field in fields(Presets)]
+    runs: dict[str, RunConfig] = {}
+    for block in study.products:
+        lists = (block.presets, block.models, block.sizes, block.tau_z, block.seeds)
+        for preset, model, size, tau_z, seed in product(*lists):
+            if preset not in known:
+                raise ConfigError(f'presets: expected one of {known}, found {preset!r}.')
+            NetworkConfig(model=model, heads=size.heads, window=size.window)
+            run = RunConfig(
+                preset=preset,
+                model=model,
+                heads=size.heads,
+                window=size.window,
+                tau_z=tau_z,
+                seed=seed,
+                steps=study.steps,
+                plant=study.plant,
+                device=device,
+                hyper=getattr(presets, preset),
+            )
+            if runs.setdefault(run.name, run) is not run:
+                raise ConfigError(f'{run.name}: the study asks for it twice; remove one.')
+    return list(runs.values())

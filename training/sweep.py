@@ -1,0 +1,319 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Train and evaluate every run of a study, several side by side.
+
+    python -m training.sweep config/studies/smoke.yaml --jobs 2
+
+    OUT/runs/NAME/       a run of training.train; log.txt holds what it and its evaluation said
+    OUT/results/*.json   one record of training.evaluate per run
+    OUT/stop             while it is there no run goes on; Ctrl-C and SIGTERM create it
+
+A stopped sweep goes on when the same command is given again: finished runs are left alone, begun
+ones resume, failed ones are tried again. With `--engine ray` the runs are tasks of a Ray cluster
+whose machines share the checkout and OUT. Exit codes: 0 all done, 1 some failed, 2 wrong use,
+3 stopped and resumable.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import fields, replace
+import fcntl
+from importlib import import_module
+import os
+from pathlib import Path
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from typing import get_args, Literal, NamedTuple, TextIO, TypeAlias
+import zipfile
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from metactl_ros.errors import ConfigError, MetactlError, MissingDependency
+from metactl_ros.settings import load_file
+from training.arguments import complain, positive_count
+from training.report import load_runs
+from training.run import read_run, RunConfig
+from training.stats import Run
+from training.study import expand, Study
+
+ROOT = Path(__file__).resolve().parents[1]
+# One thread: small matrices only lose by more. Wide: the reason of a failure stays on one line.
+ENVIRONMENT = {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1', 'COLUMNS': '400'}
+# What training.train says of its policy every few thousand steps.
+JUDGEMENT = re.compile(r'^ *(\d+) steps .* delta +([+-]\d+\.\d) %', re.MULTILINE)
+
+State: TypeAlias = Literal['running', 'failed', 'stopped', 'queued', 'done']
+
+
+class Status(NamedTuple):
+    """Where a run stands; delta in percent, elapsed time in s."""
+
+    state: State
+    steps: int = 0
+    delta: float | None = None
+    elapsed_s: float | None = None
+    reason: str = ''
+
+
+Engine: TypeAlias = tuple[Callable[[RunConfig, Path, int], 'Future[Status]'], int]
+"""What does `run_one` elsewhere, and how many runs are to be side by side."""
+
+
+def result_of(run: RunConfig, out: Path, rollouts: int) -> Run | None:
+    """Return the evaluation of a run, None if there is none with as many rollouts."""
+    paths = (out / 'results').glob(f'{run.name}_{run.plant}_tau*.json')
+    found = load_runs(sorted(paths))
+    return next((r for r in found if r.record['num_rollouts_per_payload'] == rollouts), None)
+
+
+def require_same_runs(runs: Sequence[RunConfig], out: Path) -> None:
+    """Raise ConfigError if OUT holds a run of the same name that was asked for differently."""
+    for run in runs:
+        folder = out / 'runs' / run.name
+        if (folder / 'config.json').exists():
+            found = replace(read_run(folder), device=run.device)
+            names = [f.name for f in fields(run) if getattr(found, f.name) != getattr(run, f.name)]
+            if names:
+                raise ConfigError(
+                    f'{folder}: holds a run with another value of {", ".join(names)}; '
+                    'choose another --out, or remove it.'
+                )
+
+
+def run_one(run: RunConfig, out: Path, rollouts: int) -> Status:
+    """Train what is left of a run, then evaluate it: the unit of work of both engines."""
+    folder, stop, code = out / 'runs' / run.name, out / 'stop', 0
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / 'log.txt').open('a', encoding='utf-8') as log:
+        try:
+            # Children inherit the lock with the log: while one lives, nobody else works here.
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return Status('failed', reason='another process works on it; wait for it, or end it')
+        if not zipfile.is_zipfile(folder / 'model.zip'):  # absent, or cut short by a crash
+            code = call(train_command(run, folder), log, stop)
+        if code == 0:
+            code = call(evaluate_command(run, folder, out / 'results', rollouts), log, stop)
+    if code == 0 and (found := result_of(run, out, rollouts)):
+        return Status('done', run.steps, found.record['delta_percent'])
+    if code == 3 or stop.exists():  # 3 is a checkpoint at somebody's request
+        return Status('stopped', *progress_of(folder))
+    said = [f'killed by signal {-code}'] if code < 0 else tail_of(folder).split('\n')
+    return Status('failed', *progress_of(folder), reason=[s for s in said if s.strip()][-1])
+
+
+def train_command(run: RunConfig, folder: Path) -> list[str]:
+    """Return the arguments of Python that begin a run, or go on with it."""
+    if num_steps_saved(folder):
+        return ['-m', 'training.train', '--resume', str(folder)]
+    # Ended before its first checkpoint: training.train would refuse to begin it again.
+    (folder / 'config.json').unlink(missing_ok=True)
+    names = ('preset', 'model', 'heads', 'window', 'tau_z', 'seed', 'steps', 'plant')
+    options = [f'--{name.replace("_", "-")}={getattr(run, name)}' for name in names]
+    return ['-m', 'training.train', *options, f'--out={folder}']
+
+
+def evaluate_command(run: RunConfig, folder: Path, results: Path, rollouts: int) -> list[str]:
+    """Return the arguments of Python that evaluate a run, by one process."""
+    options = [f'--plant={run.plant}', f'--tau-z={run.tau_z}', f'--rollouts={rollouts}']
+    return ['-m', 'training.evaluate', f'--run={folder}', *options, '--jobs=1', f'--out={results}']
+
+
+def call(arguments: Sequence[str], log: TextIO, stop: Path) -> int:
+    """Run Python; send it SIGTERM as soon as the file `stop` is there; return its exit code."""
+    log.write(f'$ python {shlex.join(arguments)}\n')
+    log.flush()
+    with subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=os.environ | ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # Ctrl-C reaches the sweep alone; SIGTERM the whole evaluation
+    ) as child:
+        try:
+            while child.poll() is None and not stop.exists():
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(timeout=0.1)
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGTERM)
+    return child.returncode
+
+
+def num_steps_saved(folder: Path) -> int:
+    """Return the step of the newest checkpoint of a run, 0 without one."""
+    return max((int(path.name) for path in folder.glob('checkpoints/[0-9]*')), default=0)
+
+
+def progress_of(folder: Path) -> tuple[int, float | None]:
+    """Return how many steps of a run are known to be done, and its last delta in percent."""
+    judged = JUDGEMENT.findall(tail_of(folder))
+    steps, delta = (int(judged[-1][0]), float(judged[-1][1])) if judged else (0, None)
+    return max(steps, num_steps_saved(folder)), delta
+
+
+def tail_of(folder: Path) -> str:
+    """Return the last 20 kB of the log of a run, nothing before it has one."""
+    with suppress(FileNotFoundError), (folder / 'log.txt').open('rb') as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - 20_000))
+        return log.read().decode(errors='replace')
+    return ''
+
+
+@contextmanager
+def local_engine(jobs: int | None) -> Iterator[Engine]:
+    """Give the processes of this machine."""
+    jobs = jobs or os.cpu_count() or 1
+    with ThreadPoolExecutor(jobs) as pool:  # a thread only waits for its processes
+        yield lambda *unit: pool.submit(run_one, *unit), jobs
+
+
+@contextmanager
+def ray_engine(jobs: int | None) -> Iterator[Engine]:
+    """Give a Ray cluster: that of RAY_ADDRESS, else one that runs here, else a new one.
+
+    If a machine is lost, Ray hands its runs to others, which resume from the last checkpoint.
+    """
+    try:
+        ray = import_module('ray')
+    except ImportError as error:
+        raise MissingDependency(
+            "--engine ray needs ray; run: pip install 'metactl_ros[sweep]', or leave --engine out."
+        ) from error
+    ray.init(log_to_driver=False)
+    try:
+        # Under its own name: __main__ is another module on a worker.
+        task = ray.remote(num_cpus=1)(import_module('training.sweep').run_one)
+        jobs = jobs or int(ray.cluster_resources()['CPU'])
+        yield lambda *unit: task.remote(*unit).future(), jobs
+    finally:
+        ray.shutdown()
+
+
+ENGINES = {'local': local_engine, 'ray': ray_engine}
+
+
+def sweep(
+    runs: Sequence[RunConfig], out: Path, rollouts: int, engine: Engine, console: Console
+) -> dict[str, Status]:
+    """Work off the runs that are not finished; return where each of them stands, by name."""
+    (submit, jobs), stop = engine, out / 'stop'
+    out.mkdir(parents=True, exist_ok=True)
+    stop.unlink(missing_ok=True)
+    named = {run.name: run for run in runs}
+    board = {name: Status('queued') for name in named}
+    active: dict[Future[Status], tuple[str, float]] = {}
+
+    def note(name: str, status: Status) -> None:
+        board[name] = status
+        if not console.is_terminal or status.state == 'failed':
+            row = (*cells(name, status, named[name]), status.reason)
+            console.out(*(cell for cell in row if cell not in ('', '-')))
+
+    for name, run in named.items():
+        if found := result_of(run, out, rollouts):
+            note(name, Status('done', run.steps, found.record['delta_percent']))
+    queue = [name for name, status in board.items() if status.state == 'queued']
+    live = Live(console=console, auto_refresh=False, transient=True)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: stop.touch()) for number in signals}
+    with live if console.is_terminal else nullcontext():
+        try:
+            while active or (queue and not stop.exists()):
+                while queue and len(active) < jobs and not stop.exists():
+                    name = queue.pop(0)
+                    active[submit(named[name], out, rollouts)] = name, time.monotonic()
+                    note(name, Status('running', *progress_of(out / 'runs' / name)))
+                ended, _ = wait(active, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    name, began_s = active.pop(future)
+                    error = future.exception()  # of the engine, or a full disk: of this run only
+                    status = Status('failed', reason=repr(error)) if error else future.result()
+                    note(name, status._replace(elapsed_s=time.monotonic() - began_s))
+                for name, began_s in active.values():
+                    progress = progress_of(out / 'runs' / name)
+                    board[name] = Status('running', *progress, time.monotonic() - began_s)
+                if console.is_terminal:
+                    live.update(table_of(board, named), refresh=True)
+        finally:
+            stop.touch()  # if this process errs, it must not leave runs behind
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    stop.unlink()
+    return board
+
+
+def cells(name: str, status: Status, run: RunConfig) -> tuple[str, ...]:
+    """Return the row of a run: state, name, steps, delta, elapsed time."""
+    delta = '-' if status.delta is None else f'{status.delta:+.1f} %'
+    seconds = '-' if status.elapsed_s is None else f'{status.elapsed_s:.0f} s'
+    return f'{status.state:7}', name, f'{status.steps}/{run.steps}', delta, seconds
+
+
+def table_of(board: Mapping[str, Status], runs: Mapping[str, RunConfig]) -> Table:
+    """Return the runs as a table, those to look at on top."""
+    table = Table('state', 'run', 'steps', 'delta', 'elapsed', box=SIMPLE)
+    order = get_args(State).index
+    for name, status in sorted(board.items(), key=lambda item: order(item[1].state)):
+        table.add_row(*cells(name, status, runs[name]))
+    return table
+
+
+def run_study(
+    study: Study, args: argparse.Namespace, out: Path, console: Console
+) -> tuple[int, dict[str, Run]]:
+    """Run a study as the command line says, print the table; return exit code and results."""
+    out, runs = out.resolve(), expand(study)
+    require_same_runs(runs, out)
+    with ENGINES[args.engine](args.jobs) as engine:
+        board = sweep(runs, out, study.rollouts, engine, console)
+    Console().print(table_of(board, {run.name: run for run in runs}))
+    results = {r.name: found for r in runs if (found := result_of(r, out, study.rollouts))}
+    states = {status.state for status in board.values()}
+    return 3 if states & {'stopped', 'queued'} else 1 if 'failed' in states else 0, results
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what says how a study is run, rather than what it is."""
+    parser.add_argument('--engine', choices=ENGINES, default='local', help='(%(default)s)')
+    parser.add_argument('--jobs', type=positive_count, help='runs at a time (default: all cores)')
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog='python -m training.sweep',
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('study', type=Path, metavar='STUDY.yaml', help='see config/studies/')
+    add_engine_arguments(parser)
+    parser.add_argument('--out', type=Path, help='(default: runs/sweep/STUDY)')
+    args = parser.parse_args(arguments)
+    out = args.out or Path('runs/sweep') / args.study.stem
+    console = Console(stderr=True, highlight=False)
+    try:
+        code, results = run_study(load_file(Study, args.study, ''), args, out, console)
+    except MetactlError as error:
+        complain(console, error)
+        return 2
+    if code == 3:
+        console.out('stopped; the same command goes on')
+    for preset in sorted({result.record['preset'] for result in results.values()}):
+        console.out(f'report: python -m training.report {out}/results/{preset}_*.json')
+    return code
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())
