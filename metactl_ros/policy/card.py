@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The card of a bundle: one page for people, written from its contract and its results."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metactl_ros.policy.contract import Contract
+
+TEMPLATE = """\
+# {name}
+
+A policy that reads the last {rows} observations of a two-link arm, {features} numbers each, and
+proposes {actions} gains for its computed-torque law, {rate:g} times a second. Deterministic; its
+network is in `policy.onnx`, the normalisation of its input included.
+
+| | |
+|---|---|
+| joints | {joints} |
+| model | {model}, {heads} heads, W = {rows}, tokens `{tokens}` |
+| trained | preset `{preset}`, {steps} steps, seed {seed} |
+| trained on | plant `{plant}`, tau_z = {tau_z:g} s, payload up to {payload:g} kg |
+| command | `{command}` |
+| torch and onnxruntime | differ by at most {agreement:.1e} on {num_windows} windows of rollouts |
+
+## Results
+
+{results}
+
+## Shield
+
+A proposal is not a torque. Each goes through the shield of metactl_ros, which moves it to the
+nearest gains with V_dot + {alpha:g} (V - v_0) <= 0 on the nominal arm and within the gain box, and
+takes the nominal gains where there are none. v_0 allows an error of {target:g} rad. K_d {kd} 1/s,
+Lambda {slope} 1/s{columns}. Efforts are limited to {effort} N m.
+
+## Limits
+
+- Made for one arm (SHA-256 {arm}) and the settings in `contract.json`; a robot with any
+  other masses, lengths, limits, law, gain box or Lyapunov function refuses it.
+- The certificate holds for the nominal arm; friction and an unmodelled payload are not in it.
+- Beyond the payload, memory horizon and motions above it has not been trained.
+- Research-grade: not a safety-rated function.
+
+## Check it
+
+    sha256sum -c SHA256SUMS
+    metactl inspect {name}
+"""
+
+RESULTS_HEAD = """\
+| plant | tau_z | RMSE | fixed gains | change | shield moved | rollouts | diverged |
+|---|---|---|---|---|---|---|---|
+"""
+NO_RESULTS = 'No evaluation was given to the exporter.'
+
+
+def write_card(
+    name: str,
+    contract: Contract,
+    num_actions: int,
+    results: Sequence[Mapping[str, Any]],
+    agreement: float,
+    num_windows: int,
+) -> str:
+    """Return the card as Markdown.
+
+    Args:
+        name: Of the bundle's directory.
+        contract: Whose record of the training the exporter wrote.
+        num_actions: m.
+        results: Records of training.evaluate of this very policy; none is said, too.
+        agreement: Largest difference between torch and onnxruntime.
+        num_windows: On so many windows.
+    """
+    training: Any = contract.training
+    run, box = training['run'], contract.gain_box
+    rows = [_result_row(result) for result in results]
+    return TEMPLATE.format(
+        name=name,
+        rows=contract.context.num_rows,
+        features=len(contract.features),
+        actions=num_actions,
+        rate=contract.law.rate_hz,
+        joints=', '.join(contract.arm.joint_names),
+        tokens=contract.tokens.kind,
+        payload=training['plant']['task']['payload_max_kg'],
+        command=' '.join(training['command']),
+        agreement=agreement,
+        num_windows=num_windows,
+        results=RESULTS_HEAD + '\n'.join(rows) if rows else NO_RESULTS,
+        alpha=contract.lyapunov.alpha_per_s,
+        target=contract.lyapunov.target_error_rad,
+        kd=_range(box.kd_per_s),
+        slope=_range(box.lambda_per_s),
+        columns=''.join(f', {entry.column} {_range(entry.ends)}' for entry in box.feed_forward),
+        effort=' and '.join(f'{most:g}' for most in contract.arm.limits.effort_nm),
+        arm=contract.arm_sha256[:16],
+        **{key: run[key] for key in ('model', 'heads', 'preset', 'steps', 'seed')},
+        **{key: run[key] for key in ('plant', 'tau_z')},
+    )
+
+
+def _range(ends: Sequence[float]) -> str:
+    return f'{ends[0]:g} to {ends[1]:g}'
+
+
+def _result_row(result: Mapping[str, Any]) -> str:
+    """Return one line of the table; a rollout that diverged has no RMSE."""
+    rollouts = result['num_rollouts_per_payload'] * len(result['payload_levels_kg'])
+    cells = [
+        result['plant'],
+        f'{result["tau_z"]:g} s',
+        _number(result['rmse'], '.4f', ' rad'),
+        _number(result['baseline_rmse'], '.4f', ' rad'),
+        _number(result['delta_percent'], '+.1f', ' %'),
+        _number(100.0 * result['shield_activation'], '.1f', ' %'),
+        str(rollouts),
+        str(result['num_diverged']),
+    ]
+    return f'| {" | ".join(cells)} |'
+
+
+def _number(value: float | None, form: str, unit: str) -> str:
+    return '-' if value is None else f'{value:{form}}{unit}'

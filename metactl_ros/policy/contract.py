@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a bundle: the robot, law, shield and window that its policy was made for.
+
+The robot's own YAML files decide. Whatever of them the contract states must be equal there, to the
+last bit; only the window (`context`) is taken from the bundle, because it is part of the network.
+"""
+
+from dataclasses import asdict, dataclass, fields, is_dataclass
+import hashlib
+import json
+from pathlib import Path
+
+from metactl_ros.arm import Arm
+from metactl_ros.config import build
+from metactl_ros.control.context_window import (
+    ContextSettings,
+    ERROR_RATE_SCALE_RADPS,
+    ERROR_SCALE_RAD,
+    feature_names,
+    FRICTION_REGIME_SCALE,
+    PAYLOAD_SCALE_KG,
+    Tokens,
+)
+from metactl_ros.control.gain_map import GainBox
+from metactl_ros.control.law import ControlLaw
+from metactl_ros.control.loop import ControllerSettings
+from metactl_ros.control.lyapunov import LyapunovSettings
+from metactl_ros.errors import ConfigError
+from metactl_ros.policy.sealed import BundleError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenScales:
+    """The first map of the network, which is inside its graph; told here for people."""
+
+    kind: Tokens
+    error_rad: float
+    error_rate_radps: float
+    payload_kg: float
+    friction_regime: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contract:
+    """All of `contract.json`."""
+
+    schema_version: int
+    arm: Arm
+    """With the joint names in order, and the effort limits."""
+    arm_sha256: str
+    """Of the arm; see `hash_of`."""
+    law: ControlLaw
+    """With the rate."""
+    gain_box: GainBox
+    lyapunov: LyapunovSettings
+    """P, alpha, and the target error that v_0 follows from."""
+    context: ContextSettings
+    """With the length of the window, W."""
+    features: tuple[str, ...]
+    """Names of the F features of a row, in order."""
+    tokens: TokenScales
+    training: object
+    """Run, plant, command and versions; a record for people, which no code reads."""
+
+
+def hash_of(arm: Arm) -> str:
+    """Return the SHA-256 of an arm, the same on every machine: of its JSON with sorted keys."""
+    text = json.dumps(asdict(arm), sort_keys=True, separators=(',', ':'))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def token_scales(kind: Tokens) -> TokenScales:
+    """Return the scales of a token map; raw tokens have none, which is 1."""
+    scales = (ERROR_SCALE_RAD, ERROR_RATE_SCALE_RADPS, PAYLOAD_SCALE_KG, FRICTION_REGIME_SCALE)
+    rad, radps, kg, friction = scales if kind == 'error_scaled' else (1.0,) * 4
+    return TokenScales(
+        kind=kind, error_rad=rad, error_rate_radps=radps, payload_kg=kg, friction_regime=friction
+    )
+
+
+def parse_contract(where: Path, data: bytes) -> Contract:
+    """Return the contract in a file's bytes; it must know its schema and agree with itself."""
+    try:
+        mapping = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested without end
+        raise BundleError(f'{where}: not JSON ({error}); export the policy again.') from None
+    found = mapping.get('schema_version') if isinstance(mapping, dict) else None
+    if found != SCHEMA_VERSION:
+        raise BundleError(
+            f'{where}: schema_version: expected {SCHEMA_VERSION}, found {found!r}; export the '
+            'policy again with this version of metactl_ros.'
+        )
+    try:
+        contract = build(Contract, mapping, 'contract')
+    except (ConfigError, OverflowError) as error:  # OverflowError: a count of hundreds of digits
+        raise BundleError(f'{where}: {error}\nExport the policy again.') from None
+    # No more names than the file has: a hostile count must not fill the memory.
+    num_extra = min(contract.context.num_extra, len(contract.features))
+    expected = {
+        'arm_sha256': hash_of(contract.arm),
+        'features': feature_names(contract.arm.joint_names, num_extra),
+    }
+    for key, value in expected.items():
+        if getattr(contract, key) != value:
+            raise BundleError(
+                f'{where}: {key}: expected {value!r} from the rest of the contract, found '
+                f'{getattr(contract, key)!r}; export the policy again.'
+            )
+    return contract
+
+
+def check_made_for(
+    where: Path, contract: Contract, arm: Arm, controller: ControllerSettings
+) -> None:
+    """Refuse a contract that differs from the robot's settings, and name the first difference."""
+    robot = {
+        'arm': arm,
+        'law': controller.law,
+        'gain_box': controller.gain_box,
+        'lyapunov': controller.lyapunov,
+    }
+    for section, settings in robot.items():
+        stated = getattr(contract, section)
+        if stated != settings:
+            key, expected, found = first_difference(section, settings, stated)
+            raise BundleError(
+                f'{where}: {key}: this robot has {expected!r}, the policy was made for '
+                f'{found!r}; load a policy made for this robot, or the settings it was made for.'
+            )
+
+
+def first_difference(key: str, expected: object, found: object) -> tuple[str, object, object]:
+    """Return the dotted key, and the values there, of the first field in which two values differ.
+
+    They must differ, and be of the same type.
+    """
+    while is_dataclass(expected):
+        pairs = (
+            (f.name, getattr(expected, f.name), getattr(found, f.name)) for f in fields(expected)
+        )
+        name, expected, found = next(pair for pair in pairs if pair[1] != pair[2])
+        key = f'{key}.{name}'
+    return key, expected, found

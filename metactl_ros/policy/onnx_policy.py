@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""A network in onnxruntime as the policy of a loop, on one thread of the CPU."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+
+from metactl_ros.signals import Array
+
+INPUT, OUTPUT = 'window', 'action'
+
+
+class PolicyShape(NamedTuple):
+    """What goes in and comes out: (..., W, F) to (..., m)."""
+
+    num_rows: int
+    num_features: int
+    num_actions: int
+
+
+class OnnxPolicy:
+    """From windows, raw and float64, to actions in [-1, 1].
+
+    The graph takes float32. A number too large for it becomes infinite and the action NaN, to
+    which the shield answers with the nominal gains.
+    """
+
+    def __init__(self, model: bytes, shape: PolicyShape) -> None:
+        """Create the session, which also folds all constants.
+
+        Raises:
+            ValueError: If the graph does not have this shape; onnxruntime raises its own errors.
+        """
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        # Fusions beyond basic ones gain nothing here, and onnxruntime 1.20 makes some for float64
+        # that it cannot run.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        # Not a guess from the bytes: only this format is looked into before.
+        options.add_session_config_entry('session.load_model_format', 'ONNX')
+        options.log_severity_level = 4  # only fatal: errors are raised, and told by who catches
+        self._session: Any = onnxruntime.InferenceSession(
+            model, options, providers=['CPUExecutionProvider']
+        )
+        found = _ends(self._session)
+        expected = [
+            (INPUT, 'tensor(float)', [shape.num_rows, shape.num_features]),
+            (OUTPUT, 'tensor(float)', [shape.num_actions]),
+        ]
+        if found != expected:
+            raise ValueError(f'expected input and output {expected} behind a batch, found {found}')
+        self._rows = (-1, shape.num_rows, shape.num_features)
+
+    def __call__(self, window: Array) -> Array:
+        """Return the actions, shape (..., m), of windows, shape (..., W, F)."""
+        with np.errstate(over='ignore'):
+            rows = window.reshape(self._rows).astype(np.float32)
+        (actions,) = self._session.run([OUTPUT], {INPUT: rows})
+        result: Array = actions.astype(np.float64).reshape(*window.shape[:-2], -1)
+        return result
+
+
+def _ends(session: Any) -> list[tuple[str, str, list[int | str]]]:
+    """Return name, type and shape of inputs and outputs, without the free batch in front."""
+    return [
+        (end.name, end.type, end.shape[1:] if _has_batch(end.shape) else end.shape)
+        for end in (*session.get_inputs(), *session.get_outputs())
+    ]
+
+
+def _has_batch(shape: list[int | str | None]) -> bool:
+    return bool(shape) and not isinstance(shape[0], int)

@@ -1,0 +1,343 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Export the policy of a finished run as a bundle that a robot can load without torch.
+
+    python -m training.export --run RUN --out NAME.metactl --result results/evaluation.json
+
+The bundle states the settings of the run, not today's. It is written under another name, loaded
+as a robot would load it, and then renamed: it is complete or absent.
+
+The graph computes in float64 between float32 ends. In float32 the token map alone, which scales
+small differences of joint positions by 20, costs up to 6e-5 of an action; in float64 onnxruntime
+and torch agree to the last bit of a float32, on every machine, and a window takes 30 us more.
+onnxruntime has no float64 GRU and GELU; these two are islands of float32.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+import copy
+from dataclasses import asdict
+from importlib import metadata
+import io
+import json
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+import warnings
+
+import numpy as np
+from rich.console import Console
+import torch
+from torch import nn
+
+from metactl_ros.arm import NUM_JOINTS
+from metactl_ros.config import build
+from metactl_ros.control.context_window import feature_names
+from metactl_ros.control.gain_map import GainMap
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.errors import MetactlError
+from metactl_ros.evaluation.rollout import run_episode, without_warmup
+from metactl_ros.plant.rk4_arm import Rk4Arm
+from metactl_ros.policy.bundle import Bundle, BundleError, GOLDEN_TOLERANCE, load_bundle
+from metactl_ros.policy.card import write_card
+from metactl_ros.policy.contract import Contract, hash_of, SCHEMA_VERSION, token_scales
+from metactl_ros.policy.onnx_policy import INPUT, OnnxPolicy, OUTPUT, PolicyShape
+from metactl_ros.policy.sealed import write_sealed
+from metactl_ros.settings import Settings
+from metactl_ros.signals import Array
+from metactl_ros.task import draw_evaluation
+from training.arguments import complain
+from training.networks import MIN_FEATURES
+from training.run import DAMAGED, read_run, RunConfig, RunError
+from training.shielded_sac import ShieldedSAC
+
+OPSET = 20
+"""Of ONNX; the first with GELU."""
+GOLDEN_SEED = 7
+ROLLOUTS, ROLLOUT_STEPS = 4, 128
+"""Per payload, of which there are the least and the largest."""
+NUM_GOLDEN, NUM_RANDOM = 32, 8
+"""Golden windows from rollouts, and golden windows of noise."""
+
+
+class SingleGelu(nn.Module):
+    """GELU in float32."""
+
+    def __init__(self, gelu: nn.GELU) -> None:
+        super().__init__()
+        self.gelu = gelu
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return float64 of float64."""
+        result: torch.Tensor = self.gelu(x.float())
+        return result.double()
+
+
+class SingleGru(nn.Module):
+    """A GRU in float32, exported as ONNX's operator of that name.
+
+    torch would trace it as a loop: slowly, and control flow is refused in a bundle. ONNX wants the
+    gates in the order (update, reset, new), torch has (reset, update, new).
+    """
+
+    kernels: torch.Tensor
+    recurrent: torch.Tensor
+    biases: torch.Tensor
+
+    def __init__(self, gru: nn.GRU) -> None:
+        super().__init__()
+        self.gru = gru.float()
+        gates = {
+            name: torch.cat([weight.chunk(3)[gate] for gate in (1, 0, 2)])
+            for name, weight in gru.state_dict().items()
+        }
+        biases = torch.cat([gates['bias_ih_l0'], gates['bias_hh_l0']])
+        self.register_buffer('kernels', gates['weight_ih_l0'][np.newaxis])  # (1, 3 d, F)
+        self.register_buffer('recurrent', gates['weight_hh_l0'][np.newaxis])  # (1, 3 d, d)
+        self.register_buffer('biases', biases[np.newaxis])  # (1, 6 d)
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor]:
+        """Return the states, of which the last is used, as nn.GRU does."""
+        single = tokens.float()
+        if not torch.onnx.is_in_onnx_export():
+            return (self.gru(single)[0].double(),)
+        batch, rows, width = *single.shape[:2], self.gru.hidden_size
+        _, last = torch.onnx.ops.symbolic_multi_out(
+            'GRU',
+            [single.transpose(0, 1), self.kernels, self.recurrent, self.biases],
+            {'hidden_size': width, 'linear_before_reset': 1},
+            dtypes=[torch.float32, torch.float32],
+            shapes=[[rows, 1, batch, width], [1, batch, width]],
+        )
+        return (last.transpose(0, 1).double(),)
+
+
+class ExportedActor(nn.Module):
+    """The deterministic actor: windows (B, W, F) to actions (B, m), float32 at both ends."""
+
+    def __init__(self, actor: Any) -> None:
+        super().__init__()
+        exact = copy.deepcopy(actor).double()
+        for parent in list(exact.modules()):
+            for name, child in parent.named_children():
+                if isinstance(child, nn.GELU):
+                    setattr(parent, name, SingleGelu(child))
+                elif isinstance(child, nn.GRU):
+                    setattr(parent, name, SingleGru(child))
+        self.extractor = exact.features_extractor
+        self.heads = nn.Sequential(exact.latent_pi, exact.mu, nn.Tanh())
+        self.eval()
+
+    def forward(self, window: torch.Tensor) -> torch.Tensor:
+        """Return the actions."""
+        action: torch.Tensor = self.heads(self.extractor(window.double()))
+        return action.float()
+
+    def act(self, window: Array) -> Array:
+        """Return the actions of NumPy windows, shape (..., W, F), computed by torch."""
+        rows = torch.as_tensor(window.reshape(-1, *window.shape[-2:]), dtype=torch.float32)
+        with torch.no_grad():
+            actions: Array = self(rows).numpy().astype(np.float64)
+        return actions.reshape(*window.shape[:-2], -1)
+
+
+def to_onnx(network: ExportedActor, num_rows: int, num_features: int) -> bytes:
+    """Return the network as an ONNX file with a free batch; the same network, the same bytes."""
+    with _quiet():
+        program = torch.onnx.export(
+            network,
+            (torch.zeros(2, num_rows, num_features),),
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            opset_version=OPSET,
+            dynamic_shapes={INPUT: {0: torch.export.Dim('batch')}},
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    graph = model.graph
+    # torch notes in every node where its code stands on this machine.
+    for part in (model, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
+        part.ClearField('metadata_props')
+        part.ClearField('doc_string')
+    graph.ClearField('value_info')
+    for part in (*graph.node, *model.opset_import):
+        part.ClearField('domain')  # says in words what its absence says
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what torch says of itself: of its own deprecated calls, and of constants."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            message = r'`isinstance\(treespec, LeafSpec\)` is deprecated'
+            warnings.filterwarnings('ignore', message, FutureWarning)
+            yield
+    finally:
+        logging.disable(before)
+
+
+class TrainedRun(NamedTuple):
+    """What a finished run has left."""
+
+    config: RunConfig
+    settings: Settings
+    """Of the training, with the window of the network."""
+    network: ExportedActor
+    record: dict[str, Any]
+    """For the contract: run, plant, command, versions."""
+
+
+def read_trained(folder: Path) -> TrainedRun:
+    """Return a finished run."""
+    config = read_run(folder)
+    path = folder / 'model.zip'
+    if not path.is_file():
+        raise RunError(f'{path}: not there; finish the run with training.train --resume {folder}')
+    try:
+        actor: Any = ShieldedSAC.load(path, device='cpu').policy.actor
+    except DAMAGED as error:
+        raise RunError(f'{path}: damaged ({error}); train it again.') from error
+    content = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+    num_extra = actor.features_extractor.config.num_features - MIN_FEATURES
+    try:
+        content['settings']['controller']['context'] |= {
+            'num_rows': config.window,
+            'num_extra': num_extra,
+        }
+        record = {
+            'run': content['run'],
+            'plant': content['settings']['plant'],
+            'command': [without_folders(word) for word in content['command']],
+            'versions': content['versions'],
+        }
+    except (KeyError, TypeError) as error:
+        raise RunError(f'{folder}/config.json: lacks {error}; train it again.') from None
+    settings = build(Settings, content['settings'], f'{folder}/config.json')
+    names = ('torch', 'onnxscript', 'onnxruntime')
+    record['exported_with'] = {name: metadata.version(name) for name in names}
+    return TrainedRun(config, settings, ExportedActor(actor), record)
+
+
+def without_folders(word: str) -> str:
+    """Return a word of a command line without the folders of a path outside the checkout."""
+    option, equals, value = word.rpartition('=')
+    is_outside = value.startswith(('/', '~', '..'))
+    return f'{option}{equals}{Path(value).name}' if is_outside else word
+
+
+def read_results(path: Path, run: RunConfig) -> list[dict[str, Any]]:
+    """Return the records of training.evaluate that are of this run."""
+    try:
+        content = json.loads(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f'{path}: cannot be read ({error}); give a file of training.evaluate.'
+        ) from None
+    keys = ('model', 'heads', 'window', 'preset', 'steps', 'seed')
+    wanted = {key: getattr(run, key) for key in keys}
+    records = content if isinstance(content, list) else [content]
+    own = [record for record in records if wanted.items() <= record.items()]
+    if not own:
+        raise RunError(f'{path}: has no record of {wanted}; evaluate the run with --json {path}')
+    return own
+
+
+def record_windows(trained: TrainedRun) -> Array:
+    """Return what the policy sees in closed loop on the RK4 plant, shape (N, W, F), float32."""
+    settings, seen = trained.settings, list[Array]()
+    loop = ControlLoop(settings.arm, without_warmup(settings.controller))
+    plant = Rk4Arm(settings.arm, settings.plant.friction, settings.controller.law.rate_hz)
+
+    def policy(window: Array) -> Array:
+        seen.append(window.astype(np.float32))
+        return trained.network.act(window)
+
+    task = settings.plant.task
+    for payload in (min(task.payload_levels_kg), max(task.payload_levels_kg)):
+        episodes = draw_evaluation(task, GOLDEN_SEED, payload, ROLLOUTS, trained.config.tau_z)
+        run_episode(plant, episodes, policy, loop, ROLLOUT_STEPS)
+    return np.concatenate(seen)
+
+
+def export_bundle(
+    run: Path, out: Path, result: Path | None = None, *, may_replace: bool = False
+) -> Bundle:
+    """Write the bundle of a run and return it, loaded with the settings of its training."""
+    if out.suffix != '.metactl':
+        raise BundleError(f'{out}: expected a name that ends in .metactl.')
+    torch.set_num_threads(1)
+    trained = read_trained(run)
+    results = read_results(result, trained.config) if result else []
+    arm, controller = trained.settings.arm, trained.settings.controller
+    features = feature_names(arm.joint_names, controller.context.num_extra)
+    contract = Contract(
+        schema_version=SCHEMA_VERSION,
+        arm=arm,
+        arm_sha256=hash_of(arm),
+        law=controller.law,
+        gain_box=controller.gain_box,
+        lyapunov=controller.lyapunov,
+        context=controller.context,
+        features=features,
+        tokens=token_scales(trained.config.hyper.tokens),
+        training=trained.record,
+    )
+    windows = record_windows(trained)
+    model = to_onnx(trained.network, *windows.shape[1:])
+    num_actions = GainMap(controller.gain_box, NUM_JOINTS).size
+    policy = OnnxPolicy(model, PolicyShape(trained.config.window, len(features), num_actions))
+    agreement = float(np.abs(policy(windows) - trained.network.act(windows)).max())
+    if not agreement <= GOLDEN_TOLERANCE:
+        raise BundleError(
+            f'{run}: onnxruntime and torch differ by {agreement:.3g} on rollouts, expected at '
+            f'most {GOLDEN_TOLERANCE}; this network cannot be exported faithfully.'
+        )
+    chosen = windows[np.linspace(0, len(windows) - 1, NUM_GOLDEN).astype(int)]
+    noise = np.random.default_rng(GOLDEN_SEED).standard_normal((NUM_RANDOM, *windows.shape[1:]))
+    golden = np.concatenate([chosen, noise.astype(np.float32)])
+    arrays = io.BytesIO()
+    contents: dict[str, Any] = {INPUT: golden, OUTPUT: trained.network.act(golden)}
+    np.savez(arrays, **contents)
+    card = write_card(out.name, contract, num_actions, results, agreement, len(windows))
+    files = {
+        'card.md': card.encode(),
+        'contract.json': (json.dumps(asdict(contract), indent=2, allow_nan=False) + '\n').encode(),
+        'golden.npz': arrays.getvalue(),
+        'policy.onnx': model,
+    }
+    return write_sealed(
+        out, files, lambda path: load_bundle(path, arm, controller), may_replace=may_replace
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code: 0 done, 2 wrong use."""
+    parser = argparse.ArgumentParser(
+        prog='python -m training.export',
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('--run', type=Path, required=True, help='a finished run (training.train)')
+    parser.add_argument('--out', type=Path, required=True, metavar='NAME.metactl')
+    parser.add_argument(
+        '--result', type=Path, metavar='FILE', help='for the card: JSON of training.evaluate'
+    )
+    parser.add_argument('--force', action='store_true', help='replace a bundle of this name')
+    args = parser.parse_args(arguments)
+    console = Console(stderr=True)
+    try:
+        bundle = export_bundle(args.run, args.out, args.result, may_replace=args.force)
+    except MetactlError as error:
+        complain(console, error)
+        return 2
+    console.print(f'done: {args.out}, SHA-256 {bundle.sha256}', highlight=False, soft_wrap=True)
+    return 0
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())
