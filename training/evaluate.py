@@ -4,6 +4,7 @@
 
     python -m training.evaluate --controller ct --plant rk4 --tau-z 1 2 5
     python -m training.evaluate --run runs/train/RUN --plant bullet --tau-z 2
+    python -m training.evaluate --run NAME.metactl --plant bullet --tau-z 2
 
 Beside the error of the controller itself, every evaluation runs two twins on the same episodes, so
 that one can see what memory costs: one on an arm without memory (z = 0), and one whose controller
@@ -27,10 +28,11 @@ from metactl_ros.evaluation.metrics import delta_percent
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.evaluation.twins import Twin, TWINS
 from metactl_ros.plant.factory import PlantName
+from metactl_ros.policy.bundle import read_bundle
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from training.arguments import complain, positive_count, positive_number
-from training.trial import run_trials, Trial, TrialResult
+from training.trial import BUNDLE_SUFFIX, run_trials, Trial, TrialResult
 
 # The paper's baseline RMSE, printed beside ours.
 PAPER_BASELINE_RAD = {1.0: 0.1317, 2.0: 0.1317, 5.0: 0.1311}
@@ -57,8 +59,9 @@ def summarise(
     knowing = _mean([_mean(rollouts) for rollouts in rmse_of(None, 'knowing_memory')])
     rows = zip(trials, results, strict=True)
     own = [r for t, r in rows if (t.run, t.twin) == (first.run, 'itself')]
+    facts = describe(first.run)
     return {
-        **describe(first.run),
+        **facts,
         'plant': first.plant,
         'tau_z': first.tau_z_s,
         'evaluation_seed': first.seed,
@@ -79,14 +82,18 @@ def summarise(
         'limited_share': float(np.mean([r.limited_share for r in own])),
         'shield_activation': float(np.mean([r.shield_activation for r in own])),
         **provenance(settings),
-    } | ({'seed': first.seed} if first.run is None else {})
+    } | ({} if 'seed' in facts else {'seed': first.seed})
 
 
 def describe(run: Path | None) -> dict[str, Any]:
     """Return what a record says of its controller; the seed of a trained one is its training's."""
     if run is None:
         return {'controller': 'ct', 'num_parameters': 0}
-    # Imported here: who evaluates the baseline needs no torch.
+    if run.suffix == BUNDLE_SUFFIX:
+        content = read_bundle(run)
+        window = content.contract.context.num_rows
+        return {'controller': run.stem, 'bundle_sha256': content.sha256, 'window': window}
+    # Imported here: who evaluates the baseline or a bundle needs no torch.
     from training.policy import count_parameters
     from training.run import read_run
 
@@ -180,7 +187,11 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
         help='ct: computed torque with fixed gains, the baseline (default: %(default)s)',
     )
     subject.add_argument(
-        '--run', type=Path, nargs='+', metavar='DIR', help='trained runs (training.train)'
+        '--run',
+        type=Path,
+        nargs='+',
+        metavar='DIR',
+        help=f'trained runs (training.train), or bundles NAME{BUNDLE_SUFFIX} (training.export)',
     )
     parser.add_argument(
         '--plant',

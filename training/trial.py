@@ -18,9 +18,12 @@ from metactl_ros.evaluation.rollout import Policy, run_episode, without_warmup
 from metactl_ros.evaluation.twins import fixed_gain_twin, settings_of_twin, Twin
 from metactl_ros.plant.factory import make_plant, PlantName
 from metactl_ros.plant.protocol import Plant
+from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array
 from metactl_ros.task import draw_evaluation, Episode
+
+BUNDLE_SUFFIX = '.metactl'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +31,7 @@ class Trial:
     """One controller on one plant, at one payload: the unit of parallel work."""
 
     run: Path | None
-    """A training run whose policy is tried; None is the fixed-gain baseline."""
+    """A training run or a bundle whose policy is tried; None is the fixed-gain baseline."""
     plant: PlantName
     twin: Twin
     tau_z_s: float
@@ -125,11 +128,16 @@ def run_trials(
 
 
 def trained_policy(settings: Settings, run: Path) -> tuple[ControlLoop, Policy]:
-    """Return the loop and the policy of a training run."""
-    # Imported here: who evaluates the baseline needs no torch.
-    from training.policy import load_policy
+    """Return the loop and the policy of a training run, or of a bundle."""
+    policy: Policy
+    if run.suffix == BUNDLE_SUFFIX:
+        bundle = load_bundle(run, settings.arm, settings.controller)
+        policy, context = bundle.policy, bundle.controller.context
+    else:
+        # Imported here: who evaluates the baseline or a bundle needs no torch.
+        from training.policy import load_policy
 
-    window, policy = load_policy(run)
-    context = replace(settings.controller.context, num_rows=window)
+        window, policy = load_policy(run)
+        context = replace(settings.controller.context, num_rows=window)
     controller = replace(without_warmup(settings.controller), context=context)
     return ControlLoop(settings.arm, controller), policy
