@@ -8,34 +8,38 @@ PACKAGING := setup.py setup.cfg pyproject.toml
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage lint format bench clean
+.PHONY: help demo test coverage lint format bench nightly clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(VENV)/.sim ## the baseline on the PyBullet arm, with a plot
+demo: $(VENV)/.sim-ros ## fixed against learned gains over real ROS 2, with a picture
 	$(VENV)/bin/metactl demo
 
-test: $(VENV)/.sim-train-dev ## every test
+test: $(VENV)/.sim-ros-train-dev ## every test
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
-coverage: $(VENV)/.sim-train-dev ## every branch of the control core, or fail
+coverage: $(VENV)/.sim-ros-train-dev ## every branch of the control core, or fail
 	$(VENV)/bin/python -m pytest --cov metactl_ros.control --cov-branch --cov-fail-under 100 \
 	  --cov-report term-missing $(wildcard test/test_loop*.py) test/test_modes.py \
 	  test/test_shield.py test/test_lyapunov.py test/test_gain_map.py test/test_config.py \
 	  test/test_context_window.py test/test_computed_torque.py
 
-lint: $(VENV)/.sim-train-dev ## ruff, format check, mypy --strict
+lint: $(VENV)/.sim-ros-train-dev ## ruff, format check, mypy --strict
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
-format: $(VENV)/.sim-train-dev ## apply ruff's fixes and format
+format: $(VENV)/.sim-ros-train-dev ## apply ruff's fixes and format
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
-bench: $(VENV)/.sim-train-dev ## measure speed, write results/bench.json
+bench: $(VENV)/.sim-ros-train-dev ## measure speed, write results/bench.json
 	$(VENV)/bin/python -m training.bench
+
+nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns
+	$(VENV)/bin/python -m training.sweep config/studies/nightly.yaml
+	$(VENV)/bin/python -m training.report runs/sweep/nightly/results/*.json --out runs/nightly
 
 clean: ## remove the environment, builds and caches; runs/ stays
 	rm -rf $(VENV) build dist install log .coverage .hypothesis *.egg-info
@@ -43,11 +47,11 @@ clean: ## remove the environment, builds and caches; runs/ stays
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One thread: small matrices only lose by more, and timings stay comparable.
-test coverage bench: export OMP_NUM_THREADS := 1
-test coverage bench: export OPENBLAS_NUM_THREADS := 1
+test coverage bench nightly: export OMP_NUM_THREADS := 1
+test coverage bench nightly: export OPENBLAS_NUM_THREADS := 1
 
-# $(VENV)/.sim-train-dev says that the extras sim, train and dev are installed.
-$(VENV)/.sim $(VENV)/.sim-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python
+# $(VENV)/.sim-ros says that the extras sim and ros are installed.
+$(VENV)/.sim-ros $(VENV)/.sim-ros-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --editable '.[$(subst -,$(comma),$*)]'
 	touch $@
 

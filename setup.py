@@ -17,6 +17,7 @@ CORE = [
 ]
 EXTRAS = {
     'ros': [
+        'mcap>=1.5.0',
         'ros-jazzy-diagnostic-msgs>=5.3.6',
         'ros-jazzy-lifecycle-msgs>=2.0.3',
         'ros-jazzy-rclpy>=7.1.6',
@@ -30,7 +31,7 @@ EXTRAS = {
         'matplotlib>=3.10.7',  # older ones warn about pyparsing
         'pybullet>=3.2.6',
         'rich>=13.7.1',
-        'rosbags>=0.10.4',
+        'rosbags>=0.11.0',
     ],
     'train': [
         'gymnasium>=1.1.0',
@@ -94,6 +95,13 @@ setup(
     data_files=shared_files(),
     install_requires=CORE,
     extras_require=EXTRAS,
-    entry_points={'console_scripts': ['metactl = metactl_ros.cli:main']},
+    entry_points={
+        'console_scripts': [
+            'metactl = metactl_ros.cli:main',
+            'metactl_controller = metactl_ros.nodes.controller_node:main',
+            'metactl_plant = metactl_ros.nodes.plant_node:main',
+            'metactl_recorder = metactl_ros.nodes.recorder:main',
+        ]
+    },
     zip_safe=False,
 )

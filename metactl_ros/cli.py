@@ -23,22 +23,101 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog='metactl', description=__doc__)
     verbs = parser.add_subparsers(required=True, metavar='VERB')
-    demo = verbs.add_parser(
-        'demo',
-        help='the fixed-gain baseline on the PyBullet arm, with a picture',
-        description='Track a sinusoid with the fixed-gain computed-torque baseline on the '
-        'PyBullet arm: as it is, without friction memory, and with the memory known.',
-    )
-    demo.add_argument('--out', type=Path, default=Path('runs/demo'), help='default: %(default)s')
-    demo.add_argument('--seed', type=int, default=42, help='of the episode (default: %(default)s)')
-    demo.add_argument('--payload', type=float, default=0.75, help='kg (default: %(default)s)')
-    demo.set_defaults(run=_demo)
+    _add_up(verbs.add_parser('up', help='plant and controller, as processes of their own'))
+    _add_demo(verbs.add_parser('demo', help='fixed and learned gains over ROS, with a picture'))
+    _add_bench(verbs.add_parser('bench', help='how well time is kept over ROS, into a file'))
+    inspect = verbs.add_parser('inspect', help='what a policy bundle is, and whether it is sound')
+    inspect.add_argument('bundle', type=Path, metavar='NAME.metactl')
+    inspect.set_defaults(run=_inspect)
     return parser
 
 
+def _add_up(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Start the simulated robot and the controller, without the launch packages of ROS; '
+        'Ctrl-C ends both.'
+    )
+    add = parser.add_argument
+    add('--controller', choices=('policy', 'ct'), default='policy', help='(%(default)s)')
+    add('--policy', default='', metavar='NAME.metactl', help='a bundle (default: the shipped one)')
+    add('--plant', choices=('bullet', 'rk4'), default='bullet', help='(%(default)s)')
+    add('--tau-z', type=float, default=2.0, metavar='S', help='memory horizon, s (%(default)s)')
+    add('--payload', type=float, default=0.75, metavar='KG', help='kg (%(default)s)')
+    add('--seed', type=int, default=42, help='of the episode (%(default)s)')
+    add('--duration', type=float, default=0.0, metavar='S', help='s; 0: until Ctrl-C')
+    add('--namespace', default='', help='of all topics (default: none)')
+    add('--params-file', type=Path, metavar='FILE', help='ROS parameters of the nodes')
+    add('--record', type=Path, metavar='BAG', help='record everything into a bag')
+    add('--use-sim-time', action='store_true', help='lockstep: simulated time, repeatable')
+    add('--log-level', default='info', help='(%(default)s)')
+    parser.set_defaults(run=_up)
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Run the baseline and the shipped policy on the same episode, in real time over ROS, and '
+        'compare them.'
+    )
+    add = parser.add_argument
+    add('--out', type=Path, default=Path('runs/demo'), help='(%(default)s)')
+    add('--seed', type=int, default=42, help='of the episode (%(default)s)')
+    add('--payload', type=float, default=0.75, metavar='KG', help='kg (%(default)s)')
+    add('--duration', type=float, default=20.0, metavar='S', help='of each run (%(default)s)')
+    parser.set_defaults(run=_demo)
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Measure rate, lateness and memory of the controller over ROS, quiet and under load, and '
+        'how soon it notices that the robot fell silent.'
+    )
+    add = parser.add_argument
+    add('--out', type=Path, default=Path('results/ros_timing.json'), help='(%(default)s)')
+    add('--duration', type=float, default=60.0, metavar='S', help='of each run (%(default)s)')
+    add('--silences', type=int, default=100, help='of the robot (%(default)s)')
+    add('--policy', type=Path, metavar='NAME.metactl', help='(default: the shipped one)')
+    parser.set_defaults(run=_bench)
+
+
+# Imports are inside: a robot that only runs the node has neither PyBullet nor matplotlib, and who
+# only inspects a bundle needs no ROS.
+
+
+def _up(args: argparse.Namespace) -> int:
+    from metactl_ros.nodes.fleet import run_up, Setup
+
+    setup = Setup(
+        controller=args.controller,
+        policy=args.policy,
+        plant=args.plant,
+        tau_z_s=args.tau_z,
+        payload_kg=args.payload,
+        seed=args.seed,
+        lockstep=args.use_sim_time,
+        namespace=args.namespace,
+        params_file=args.params_file,
+        record=args.record,
+        log_level=args.log_level,
+    )
+    return run_up(setup, args.duration)
+
+
 def _demo(args: argparse.Namespace) -> int:
-    # Imported here: a robot that only runs the node has neither PyBullet nor matplotlib.
     from metactl_ros.evaluation.demo import run_demo
 
-    run_demo(args.out, args.seed, args.payload)
+    run_demo(args.out, args.seed, args.payload, args.duration)
     return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from metactl_ros.evaluation.ros_bench import run_bench
+    from metactl_ros.settings import shipped_policy
+
+    run_bench(args.out, args.duration, args.silences, args.policy or shipped_policy())
+    return 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from metactl_ros.policy.inspect import run_inspect
+
+    return run_inspect(args.bundle)

@@ -75,6 +75,11 @@ def share_directory() -> Path:
     )
 
 
+def shipped_policy() -> Path:
+    """Return the path of the policy bundle that comes with the package."""
+    return share_directory() / 'config' / 'policies' / 'robust_tau2.metactl'
+
+
 def load_arm(path: Path | None = None) -> Arm:
     """Return the arm of a YAML file, by default the shipped one."""
     return load_file(Arm, path, 'arm.yaml')

@@ -157,10 +157,10 @@ class ControlLoop:
         self._shield = Shield(self.gain_map, nominal, enforcement)
         self._modes: list[ModeState] = []
 
-    def reset(self, state: ArmState, effort_nm: Array | None = None) -> None:
-        """Begin anew: empty window, WARMUP, from the effort the motors give now.
+    def reset(self, state: ArmState, effort_nm: Array | None = None) -> Array:
+        """Begin anew: empty window, WARMUP; return the effort from which the rate is limited.
 
-        Without a finite measured effort that is the gravity torque of the payload-free model.
+        It is what the motors give now, or gravity's on the payload-free model if that is unknown.
 
         Raises:
             ConfigError: If the state is not finite: a loop begins with the first good one.
@@ -183,6 +183,7 @@ class ControlLoop:
         self._held_q = self._last_q = q
         self._now_ns = state.stamp_ns - self._period_ns
         self._is_clear: Component = True
+        return stack(self._effort)
 
     def observe(
         self,

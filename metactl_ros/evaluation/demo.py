@@ -1,57 +1,141 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration behind `make demo`: what memory in the friction does to fixed gains."""
+"""The demonstration behind `make demo`: plant and controller as two processes over real Fast DDS.
 
+The same episode is run twice in real time, with the fixed gains of the baseline and with the
+shipped policy. Both are recorded, and everything reported is read back from the two bags.
+"""
+
+from collections import Counter
+import os
 from pathlib import Path
+import shutil
+import subprocess
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from metactl_ros.evaluation.metrics import tracking_rmse
+from metactl_ros.bag.tick_log import read_ticks, TickLog
+from metactl_ros.control.modes import Mode
+from metactl_ros.errors import MetactlError
+from metactl_ros.evaluation.metrics import delta_percent, tracking_rmse
 from metactl_ros.evaluation.plots import plot_tracking
 from metactl_ros.evaluation.result_file import provenance, write_json
-from metactl_ros.evaluation.rollout import run_episode
-from metactl_ros.evaluation.twins import fixed_gain_twin, settings_of_twin, TWINS
-from metactl_ros.plant.factory import make_plant
-from metactl_ros.settings import load_settings
-from metactl_ros.task import draw_evaluation
+from metactl_ros.nodes.fleet import running, Setup
+from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.settings import load_settings, Settings
 
-LABELS = {
-    'itself': 'fixed gains',
-    'without_memory': 'fixed gains, friction without memory',
-    'knowing_memory': 'fixed gains, memory known and fed forward',
-}
+LABELS = {'ct': 'fixed gains', 'policy': 'learned gains, shielded'}
+SPARE_S = 0.2
+"""A little longer than what is evaluated, so that no tick of it is missing."""
 
 
-def run_demo(folder: Path, seed: int, payload_kg: float) -> None:
-    """Run the baseline and its two twins in PyBullet; write a picture and a summary."""
-    settings = load_settings()
-    task = settings.plant.task
-    episode = draw_evaluation(task, seed, payload_kg, 1, task.tau_z_s).of_arm(0)
+class DemoError(MetactlError, RuntimeError):
+    """A process of the demo did not do its part."""
+
+
+def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float) -> None:
+    """Run both controllers over ROS; write bags, a picture and a summary, and print a table."""
+    settings, console = load_settings(), Console()
+    os.environ.update(loopback_environment(None))
     logs = {}
-    for twin in TWINS:
-        world = settings_of_twin(settings, twin)
-        plant = make_plant('bullet', world)
-        loop, policy = fixed_gain_twin(world, plant, twin)
-        logs[LABELS[twin]] = run_episode(plant, episode, policy, loop, settings.episode_steps)
-        plant.close()
-    rmse = {
-        label: float(tracking_rmse(log.q_desired_rad, log.q_rad)) for label, log in logs.items()
+    for controller, label in LABELS.items():
+        bag = folder / f'bag_{controller}'
+        shutil.rmtree(bag, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        setup = Setup(
+            controller=controller, seed=seed, payload_kg=payload_kg, record=bag, log_level='warn'
+        )
+        follow(setup, label, duration_s + SPARE_S)
+        num_ticks = round(duration_s * settings.controller.law.rate_hz)
+        logs[label] = first_ticks(read_ticks(bag), num_ticks)
+    summary = summarise(settings, logs) | {'seed': seed, 'payload_kg': payload_kg}
+    write_json(folder / 'summary.json', summary | provenance(settings))
+    tau_z = settings.plant.task.tau_z_s
+    title = f'over ROS in real time, payload {payload_kg:g} kg, tau_z {tau_z:g} s'
+    plot_tracking(folder / 'demo.png', title, logs)
+    console.print(table_of(summary, duration_s))
+    console.print(f'picture, bags and summary.json are in {folder}', highlight=False)
+
+
+def follow(setup: Setup, label: str, duration_s: float) -> None:
+    """Run one controller for a while, under a status line."""
+    # Imported here, in the environment of the demo: rclpy reads it once.
+    from metactl_ros.nodes.status_line import StatusLine, watch
+
+    with running(setup) as processes:
+
+        def is_over(line: StatusLine) -> bool:
+            require_alive(processes)
+            return line.time_s > duration_s
+
+        watch(label, is_over)
+
+
+def require_alive(processes: 'dict[str, subprocess.Popen[bytes]]') -> None:
+    """Raise DemoError if a process has ended."""
+    for name, process in processes.items():
+        if process.poll() is not None:
+            raise DemoError(f'{name}: ended with exit code {process.returncode}; see above.')
+
+
+def first_ticks(log: TickLog, num_ticks: int) -> TickLog:
+    """Return the first ticks of a log."""
+    rows = slice(num_ticks)
+    arrays = {
+        name: getattr(log, name)[rows]
+        for name in TickLog.__slots__
+        if isinstance(getattr(log, name), np.ndarray)
     }
-    picture = folder / 'demo.png'
-    plot_tracking(
-        picture, f'PyBullet arm, payload {payload_kg:g} kg, tau_z {task.tau_z_s:g} s', logs
+    return TickLog(
+        **arrays,
+        joint_names=log.joint_names,
+        shield={name: values[rows] for name, values in log.shield.items()},
+        num_incomplete=log.num_incomplete,
     )
-    summary = folder / 'summary.json'
-    write_json(
-        summary,
-        {'rmse': rmse, 'seed': seed, 'payload_kg': payload_kg, **provenance(settings)},
+
+
+def summarise(settings: Settings, logs: dict[str, TickLog]) -> dict[str, Any]:
+    """Return what summary.json says: errors of both, timing and shield of the policy's run."""
+    baseline, policy = (
+        float(tracking_rmse(logs[label].q_desired_rad, logs[label].q_rad))
+        for label in LABELS.values()
     )
-    table = Table(title=f'Tracking RMSE over {settings.controller.context.horizon_s:g} s')
-    table.add_column('controller and arm')
-    table.add_column('rad', justify='right')
-    for label, value in rmse.items():
-        table.add_row(label, f'{value:.4f}')
-    console = Console()
-    console.print(table)
-    console.print(f'picture: {picture}\nsummary: {summary}', highlight=False)
+    log = logs[LABELS['policy']]
+    late_ms = log.shield['late_ms']
+    p50, p99, most = np.quantile(late_ms, [0.5, 0.99, 1.0])
+    modes = Counter(Mode(int(mode)).name for mode in log.shield['mode'])
+    return {
+        'rmse_baseline': baseline,
+        'rmse_policy': policy,
+        'delta_percent': delta_percent(policy, baseline),
+        'rate_hz': float((len(log.time_s) - 1) / log.time_s[-1]),
+        'late_ticks': int(np.sum(late_ms > 500.0 / settings.controller.law.rate_hz)),
+        'lateness_ms': {'p50': float(p50), 'p99': float(p99), 'max': float(most)},
+        'shield_activation': float(np.mean(log.shield['was_moved'])),
+        'modes': dict(modes),
+        'num_incomplete_ticks': log.num_incomplete,
+    }
+
+
+def table_of(summary: dict[str, Any], duration_s: float) -> Table:
+    """Return the summary as a table."""
+    table = Table(title=f'{duration_s:g} s over ROS 2, two processes, real time')
+    table.add_column('')
+    table.add_column('', justify='right')
+    late = summary['lateness_ms']
+    modes = ', '.join(f'{name} {count}' for name, count in summary['modes'].items())
+    for name, value in (
+        ('tracking RMSE, fixed gains', f'{summary["rmse_baseline"]:.4f} rad'),
+        ('tracking RMSE, learned gains', f'{summary["rmse_policy"]:.4f} rad'),
+        ('change', f'{summary["delta_percent"]:+.1f} %'),
+        ('rate', f'{summary["rate_hz"]:.2f} Hz'),
+        ('late ticks', f'{summary["late_ticks"]}'),
+        ('lateness p50, p99, max', f'{late["p50"]:.2f}, {late["p99"]:.2f}, {late["max"]:.2f} ms'),
+        ('proposals moved by the shield', f'{100.0 * summary["shield_activation"]:.1f} %'),
+        ('ticks by mode', modes),
+    ):
+        table.add_row(name, value)
+    return table

@@ -4,17 +4,38 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import matplotlib
 import numpy as np
 
-from metactl_ros.evaluation.rollout import EpisodeLog
+from metactl_ros.signals import Array
 
 matplotlib.use('Agg')
 from matplotlib import pyplot
 
 
-def plot_tracking(path: Path, title: str, logs: Mapping[str, EpisodeLog]) -> None:
+class Track(Protocol):
+    """What one arm did: time first, joints last."""
+
+    @property
+    def time_s(self) -> Array:
+        """Shape (T,), s."""
+
+    @property
+    def q_rad(self) -> Array:
+        """Shape (T, n)."""
+
+    @property
+    def q_desired_rad(self) -> Array:
+        """Shape (T, n)."""
+
+    @property
+    def effort_nm(self) -> Array:
+        """Shape (T, n), or one row less."""
+
+
+def plot_tracking(path: Path, title: str, logs: Mapping[str, Track]) -> None:
     """Draw positions, tracking error and effort of one arm under several conditions.
 
     Args:
@@ -32,7 +53,7 @@ def plot_tracking(path: Path, title: str, logs: Mapping[str, EpisodeLog]) -> Non
             position.plot(log.time_s, log.q_rad[:, joint], label=label)
             miss = log.q_desired_rad[:, joint] - log.q_rad[:, joint]
             error.plot(log.time_s, miss, label=f'rms {np.sqrt(np.mean(miss**2)):.3f}')
-            effort.plot(log.time_s[:-1], log.effort_nm[:, joint], label=label)
+            effort.plot(log.time_s[: len(log.effort_nm)], log.effort_nm[:, joint], label=label)
         position.set_title(f'joint {joint + 1}')
         position.set_ylabel('position [rad]')
         error.set_ylabel('error [rad]')

@@ -1,0 +1,173 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""How well the controller keeps time over ROS, and how it takes the loss of the robot.
+
+    metactl bench --out results/ros_timing.json
+
+    quiet     plant and controller alone, in real time
+    loaded    the same while every core is kept busy
+    blind     the robot falls silent at random moments: how old was its last state when the
+              controller stopped believing it?
+    tracking  the error over ROS against that of the same episode in process
+
+Everything is read back from bags. Timing depends on the machine; compare within one file.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from metactl_ros.bag.tick_log import read_ticks, TickLog
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.modes import Mode
+from metactl_ros.evaluation.metrics import tracking_rmse
+from metactl_ros.evaluation.result_file import provenance, write_json
+from metactl_ros.evaluation.rollout import run_episode
+from metactl_ros.nodes.fleet import running, Setup
+from metactl_ros.plant.factory import make_plant, PlantName
+from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.settings import load_settings, Settings
+from metactl_ros.signals import Array
+
+START_S = 3.0
+"""Left out at the beginning, and waited for in vain at most five times: processes start."""
+
+
+def run_bench(out: Path, duration_s: float, num_silences: int, policy: Path) -> None:
+    """Measure everything and write the file."""
+    settings, console = load_settings(), Console()
+    setup = Setup(policy=str(policy), plant='rk4', log_level='error')
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        console.print(f'quiet, {duration_s:g} s')
+        quiet, log = timed(replace(setup, record=folder / 'quiet'), duration_s)
+        console.print(f'every core busy, {duration_s:g} s')
+        with busy_cores():
+            loaded, _ = timed(replace(setup, record=folder / 'loaded'), duration_s)
+        blind = silences(replace(setup, record=folder / 'blind'), num_silences)
+    figures = {
+        'quiet': quiet,
+        'loaded': loaded,
+        'blind': blind,
+        'tracking': tracking(settings, setup, policy, log),
+    }
+    write_json(out, figures | provenance(settings))
+    console.print_json(data=figures)
+
+
+def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
+    """Run for a while and return the figures of its ticks, and the ticks."""
+    assert setup.record is not None
+    with running(setup) as processes:
+        wait_for_bag(Path(setup.record))
+        time.sleep(duration_s + START_S)
+        memory = resident_mb(processes['controller_node'].pid)
+    log = read_ticks(Path(setup.record))
+    is_driving = log.shield['state_is_fresh'] == 1.0
+    last = np.flatnonzero(is_driving)[-1]
+    rows = slice(round(START_S * 100), last)
+    late, took = log.shield['late_ms'][rows], log.shield['inference_ms'][rows]
+    times = log.time_s[rows]
+    modes = log.shield['mode'][rows]
+    return {
+        'duration_s': float(times[-1] - times[0]),
+        'rate_hz': float((len(times) - 1) / (times[-1] - times[0])),
+        'lateness_ms': quantiles(late),
+        'late_ticks': int(np.sum(late > 5.0)),
+        'missed_ticks': int(np.sum(np.diff(times) > 0.015)),
+        'inference_ms': quantiles(took),
+        'num_ticks': len(times),
+        'ticks_by_mode': {mode.name: int(np.sum(modes == mode)) for mode in Mode},
+        'unsafe_efforts': int(np.sum(~np.isfinite(log.effort_nm))),
+        'controller_rss_mb': memory,
+    }, log
+
+
+def silences(setup: Setup, number: int) -> dict[str, Any]:
+    """Stop the robot's process at random moments; return how old its last state got."""
+    assert setup.record is not None
+    rng = np.random.default_rng(3)
+    with running(setup) as processes:
+        wait_for_bag(Path(setup.record))
+        time.sleep(START_S)
+        pid = processes['plant_node'].pid
+        for _ in track(range(number), description='silences', disable=not sys.stderr.isatty()):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.1)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(1.2 + rng.uniform(0.0, 0.01))  # WARMUP lasts half a second
+    log = read_ticks(Path(setup.record))
+    mode = log.shield['mode']
+    onsets = np.flatnonzero((mode[1:] == Mode.BLIND) & (mode[:-1] != Mode.BLIND)) + 1
+    stamps = log.shield['state_stamp_sec'] * 1e9 + log.shield['state_stamp_nanosec']
+    is_new = np.flatnonzero(np.diff(stamps, prepend=-1.0) > 0.0)
+    arrived = is_new[np.searchsorted(is_new, onsets, side='right') - 1]
+    ages_ms = 1e3 * (log.time_s[onsets] - log.time_s[arrived])
+    return {'number': len(onsets), 'last_state_to_blind_ms': quantiles(ages_ms)}
+
+
+def tracking(settings: Settings, setup: Setup, policy: Path, log: TickLog) -> dict[str, float]:
+    """Return the RMSE over ROS, its first 5 s and all of it, and those in process, rad."""
+    bundle = load_bundle(policy, settings.arm, settings.controller)
+    loop = ControlLoop(settings.arm, bundle.controller)
+    name: PlantName = 'rk4'
+    plant = make_plant(name, settings)
+    inside = run_episode(plant, setup.episode(), bundle.policy, loop, len(log.time_s))
+    first = settings.episode_steps
+
+    def rmse(desired: Array, measured: Array) -> float:
+        return float(tracking_rmse(desired, measured))
+
+    return {
+        'rmse_over_ros_5s': rmse(log.q_desired_rad[:first], log.q_rad[:first]),
+        'rmse_in_process_5s': rmse(inside.q_desired_rad[:first], inside.q_rad[:first]),
+        'rmse_over_ros': rmse(log.q_desired_rad, log.q_rad),
+        'rmse_in_process': rmse(inside.q_desired_rad[:-1], inside.q_rad[:-1]),
+    }
+
+
+def quantiles(values: Array) -> dict[str, float]:
+    """Return p50, p99 and the largest."""
+    p50, p99, most = np.quantile(values, [0.5, 0.99, 1.0])
+    return {'p50': float(p50), 'p99': float(p99), 'max': float(most)}
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process, MB."""
+    lines = Path(f'/proc/{pid}/status').read_text(encoding='ascii').splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith('VmRSS')) / 1e3
+
+
+def wait_for_bag(folder: Path) -> None:
+    """Wait until the recorder has begun."""
+    for _ in range(150):
+        if folder.exists():
+            return
+        time.sleep(5 * START_S / 150)
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """Keep every core busy with a process that does nothing useful."""
+    spinning = [
+        subprocess.Popen([sys.executable, '-c', 'while True: pass'])
+        for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()

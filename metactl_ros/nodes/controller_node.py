@@ -1,0 +1,311 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The controller: joint states in, shielded computed-torque efforts out, 100 times a second.
+
+    python -m metactl_ros.nodes.controller_node --ros-args -p policy:=NAME.metactl
+
+A lifecycle node. Configure loads and verifies the policy bundle; activate starts the control
+thread, which waits for a first joint state and then ticks on absolute deadlines of the steady
+clock; deactivate, shutdown, SIGTERM, SIGINT and any error end it with the fading torque of a blind
+arm and a last command of zero. Callbacks run in the executor's thread and only leave things for
+the control thread to pick up. This is not a safety-rated function.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+import functools
+import json
+from pathlib import Path
+import sys
+import time
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray
+import numpy as np
+from rclpy.clock import Clock, ClockType
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64, Float64MultiArray, String
+from std_srvs.srv import SetBool, Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from metactl_ros.control.loop import ControllerSettings
+from metactl_ros.errors import MetactlError
+from metactl_ros.evaluation.rollout import Policy
+from metactl_ros.nodes import parameters
+from metactl_ros.nodes.control_thread import Arrival, Command, ControlThread, Inbox, Timing
+from metactl_ros.nodes.diagnostics import report
+from metactl_ros.nodes.driver import Driver, Requests
+from metactl_ros.nodes.joint_messages import MessageError, read_joint_state
+from metactl_ros.nodes.quality_of_service import KEPT, RELIABLE, SENSOR, TELEMETRY
+from metactl_ros.nodes.reference_source import MotionSource, TrajectorySource
+from metactl_ros.nodes.spin import run_node
+from metactl_ros.nodes.state_gate import CLOCK_TOLERANCE_NS, StateGate
+from metactl_ros.nodes.telemetry import forward_command, joint_state, Telemetry
+from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.reference import Sinusoid
+from metactl_ros.settings import load_arm, load_file, shipped_policy
+from metactl_ros.signals import NANOSECONDS_PER_SECOND, period_ns_of
+
+STEADY = Clock(clock_type=ClockType.STEADY_TIME)
+Transition = Callable[['ControllerNode', LifecycleState], None]
+
+
+def reported(transition: Transition) -> Callable[..., TransitionCallbackReturn]:
+    """Say why a transition failed: rclpy swallows exceptions without a word."""
+
+    @functools.wraps(transition)
+    def wrapped(node: 'ControllerNode', state: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            transition(node, state)
+        except MetactlError as error:
+            node.say_error(str(error))
+            return TransitionCallbackReturn.FAILURE
+        except Exception as error:
+            node.say_error(f'{transition.__name__}: {error!r}')
+            return TransitionCallbackReturn.FAILURE
+        return TransitionCallbackReturn.SUCCESS
+
+    return wrapped
+
+
+class ControllerNode(LifecycleNode):
+    """The lifecycle node; see the module's text."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__('controller', **options)
+        parameters.declare(self, parameters.CONTROLLER, 'controller_node.yaml')
+        self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', RELIABLE)
+        self._thread: ControlThread | None = None
+        self.last_error = ''
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should say: 1 if control ended by an error, 2 if it never began."""
+        if self._thread is not None and self._thread.error:
+            return 1
+        return 2 if self.last_error and self._thread is None else 0
+
+    def say_error(self, text: str) -> None:
+        """Put an error into the log and into the diagnostics."""
+        self.last_error = text
+        self.get_logger().error(text)
+
+    def start(self) -> bool:
+        """Configure and activate if `autostart` says so; return whether that went well."""
+        if not self.get_parameter('autostart').value:
+            return True
+        good = TransitionCallbackReturn.SUCCESS
+        return bool(self.trigger_configure() == good and self.trigger_activate() == good)
+
+    @reported
+    def on_configure(self, _: LifecycleState) -> None:
+        """Load arm, controller and policy, and create all topics and services."""
+        arm = load_arm(_path(self.get_parameter('arm_file').value))
+        values = parameters.read(self, len(arm.joint_names))
+        controller = load_file(
+            ControllerSettings, _path(values['controller_file']), 'controller.yaml'
+        )
+        policy: Policy | None = None
+        self._facts: dict[str, object] = {'controller': values['controller']}
+        if values['controller'] == 'policy':
+            path = _path(values['policy']) or shipped_policy()
+            bundle = load_bundle(path, arm, controller)
+            policy, controller = bundle.policy, bundle.controller
+            self._facts |= {'bundle': path.name, 'bundle sha256': bundle.sha256}
+        self._joints = tuple(values['joint_prefix'] + name for name in arm.joint_names)
+        self._arm = replace(arm, joint_names=self._joints)
+        self._period_ns = period_ns_of(controller.law.rate_hz)
+        self._uses_sim_time = bool(self.get_parameter('use_sim_time').value)
+        self._values, self._controller = values, controller
+        if values['reference'] == 'trajectory':
+            self._reference: Any = TrajectorySource(self._joints)
+        else:
+            shape = (
+                values[f'sinusoid.{n}'] for n in ('amplitude_rad', 'omega_radps', 'phase_rad')
+            )
+            self._reference = MotionSource(Sinusoid(*(np.array(list(x)) for x in shape)))
+        self._requests = Requests(payload_kg=float(values['payload_kg']))
+        self._driver = Driver(
+            self._arm,
+            controller,
+            policy,
+            self._reference,
+            self._requests,
+            _nanoseconds(values['inference_budget_s']),
+        )
+        self._inbox = Inbox()
+        self._renew_gate()
+        self._connect(controller)
+        self.get_logger().info(f'configured: {self._facts}')
+
+    def _connect(self, controller: ControllerSettings) -> None:
+        """Create topics and services."""
+        names = [
+            f'{name}.{joint}'
+            for name, _ in controller.gain_box.named_ends()
+            for joint in self._joints
+        ]
+        self._bundle = self.create_publisher(String, '~/bundle', KEPT)
+        self._bundle.publish(String(data=json.dumps({k: str(v) for k, v in self._facts.items()})))
+        if not self._values['shadow']:
+            self._stamped = self.create_publisher(JointState, 'joint_commands', RELIABLE)
+            self._forward = self.create_publisher(
+                Float64MultiArray, 'forward_effort_controller/commands', RELIABLE
+            )
+        self._telemetry = Telemetry(
+            lambda kind, topic: self.create_publisher(kind, topic, TELEMETRY), self._joints, names
+        )
+        self.create_subscription(JointState, 'joint_states', self._on_state, SENSOR)
+        self.create_subscription(Float64, '~/payload', self._on_payload, RELIABLE)
+        if isinstance(self._reference, TrajectorySource):
+            self.create_subscription(
+                JointTrajectory, '~/joint_trajectory', self._on_trajectory, RELIABLE
+            )
+        self.create_service(SetBool, '~/enable', self._on_enable)
+        self.create_service(Trigger, '~/reset_fault', self._on_reset_fault)
+        self.create_service(Trigger, '~/clear_context', self._on_clear_context)
+        self.create_timer(1.0, self._diagnose, clock=STEADY)
+        self.add_on_set_parameters_callback(self._on_set)
+
+    def _renew_gate(self) -> None:
+        tolerance = None if self._uses_sim_time else CLOCK_TOLERANCE_NS
+        self._gate = StateGate(self._arm, self._period_ns, tolerance)
+        self._bad_messages: Counter[str] = Counter()
+
+    @reported
+    def on_activate(self, state: LifecycleState) -> None:
+        """Start the control thread."""
+        values, modes = self._values, self._controller.modes
+        timing = Timing(
+            period_ns=self._period_ns,
+            ticks_on_states=self._uses_sim_time,
+            state_timeout_ns=_nanoseconds(values['state_timeout_s']),
+            state_lead_ns=_nanoseconds(values['state_lead_s']),
+            fade_ns=_nanoseconds(modes.blind_ramp_s),
+            priority=values['realtime_priority'],
+        )
+        self._inbox.take()
+        self._renew_gate()
+        self._thread = ControlThread(
+            self._driver, self._inbox, timing, self._arm.limits, self._send
+        )
+        super().on_activate(state)
+        self._thread.start()
+
+    @reported
+    def on_deactivate(self, state: LifecycleState) -> None:
+        """Stop the control thread: the torque fades, the last command is zero."""
+        self.stop_control()
+        super().on_deactivate(state)
+
+    @reported
+    def on_shutdown(self, _: LifecycleState) -> None:
+        """Stop the control thread."""
+        self.stop_control()
+
+    @reported
+    def on_error(self, _: LifecycleState) -> None:
+        """Stop the control thread."""
+        self.stop_control()
+
+    def stop_control(self) -> None:
+        """Stop the control thread if it runs; it ends with a safe last command."""
+        if self._thread is not None:
+            self._thread.stop()
+            if self._thread.error:
+                self.say_error(f'control ended by an error:\n{self._thread.error}')
+
+    def _send(self, command: Command) -> None:
+        """Publish a command, then what it was made from."""
+        stamp_ns = command.state_stamp_ns
+        if not self._uses_sim_time:
+            stamp_ns = self.get_clock().now().nanoseconds
+        if not self._values['shadow']:
+            self._stamped.publish(joint_state(stamp_ns, self._joints, effort=command.effort_nm))
+            self._forward.publish(forward_command(self._joints, command.effort_nm))
+        if command.tick is not None:
+            self._telemetry.publish(
+                stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
+            )
+
+    def _on_state(self, message: JointState) -> None:
+        received_ns = time.monotonic_ns()
+        try:
+            sample = read_joint_state(message, self._joints)
+        except MessageError as error:
+            self._bad_messages['unusable messages'] += 1
+            self.get_logger().error(str(error), throttle_duration_sec=1.0)
+            return
+        state = self._gate.admit(sample, received_ns)
+        if state is not None:
+            self._inbox.put(Arrival(state, sample.stamp_ns, sample.effort_nm, received_ns))
+
+    def _on_payload(self, message: Float64) -> None:
+        if 0.0 <= message.data <= 100.0:
+            self._requests.payload_kg = float(message.data)
+        else:
+            self.get_logger().error(
+                f'payload: expected 0 to 100 kg, found {message.data}', throttle_duration_sec=1.0
+            )
+
+    def _on_trajectory(self, message: JointTrajectory) -> None:
+        tick = self._driver.last
+        if tick is None:
+            self.get_logger().error('trajectory: no joint state yet; send it again once there is.')
+            return
+        try:
+            now_ns = self.get_clock().now().nanoseconds
+            self._reference.accept(message, tick.now_ns, now_ns)
+        except MessageError as error:
+            self.get_logger().error(str(error))
+
+    def _on_enable(self, request: Any, response: Any) -> Any:
+        self._requests.is_enabled = request.data
+        response.success, response.message = True, 'enabled' if request.data else 'holding'
+        return response
+
+    def _on_reset_fault(self, _: Any, response: Any) -> Any:
+        self._requests.reset_fault = True
+        response.success, response.message = True, 'asked for; see ~/shield for the mode'
+        return response
+
+    def _on_clear_context(self, _: Any, response: Any) -> Any:
+        self._requests.clear_context = True
+        response.success, response.message = True, 'asked for; a latched fault is not forgotten'
+        return response
+
+    def _on_set(self, changed: Sequence[Any]) -> Any:
+        from rcl_interfaces.msg import SetParametersResult
+
+        for parameter in changed:  # ranges and read-only ones are rclpy's to refuse
+            if parameter.name == 'payload_kg':
+                self._requests.payload_kg = float(parameter.value)
+        return SetParametersResult(successful=True)
+
+    def _diagnose(self) -> None:
+        if self._thread is None:
+            return
+        counts = self._gate.counts + self._bad_messages
+        stamp_ns = self.get_clock().now().nanoseconds
+        self._diagnostics.publish(
+            report(self.get_name(), stamp_ns, self._thread, self._driver, counts, self._facts)
+        )
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * NANOSECONDS_PER_SECOND)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the node until it is asked to end; return the exit code."""
+    return run_node(ControllerNode, arguments)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

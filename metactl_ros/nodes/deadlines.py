@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Absolute deadlines on the steady clock, in step with the robot, and how well they are kept.
+
+A thread that sleeps for a period drifts; one that sleeps until a deadline does not. The deadlines
+also creep, by at most 2 % of a period each, until they come shortly after the joint states do:
+two free-running 100 Hz clocks would meet at any phase, and a state could be 10 ms old when used.
+"""
+
+import os
+import threading
+import time
+
+import numpy as np
+
+from metactl_ros.signals import NANOSECONDS_PER_SECOND
+
+CREEP = 0.02
+"""Largest shift of a deadline, as a share of the period."""
+KEPT = 8192
+"""How many latenesses are kept for quantiles."""
+BINS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Upper ends of the histogram of lateness, ms; one more bin holds the rest."""
+
+
+class Deadlines:
+    """Says when the next tick is due, and remembers how late each came."""
+
+    def __init__(self, period_ns: int, first_ns: int) -> None:
+        self.period_ns = period_ns
+        self.next_ns = first_ns
+        self.num_ticks = 0
+        self.num_late = 0
+        """Ticks that began more than half a period late."""
+        self.num_missed = 0
+        """Deadlines that passed without a tick."""
+        self.histogram = np.zeros(len(BINS_MS) + 1, dtype=np.int64)
+        self._late_ns = np.zeros(KEPT, dtype=np.int64)
+
+    def begin_tick(self, now_ns: int) -> int:
+        """Note that the tick due now begins; return its lateness, ns.
+
+        What was missed is not made up for: a burst of ticks would help nobody.
+        """
+        late_ns = max(now_ns - self.next_ns, 0)
+        self._late_ns[self.num_ticks % KEPT] = late_ns
+        self.histogram[np.searchsorted(BINS_MS, late_ns / 1e6)] += 1
+        self.num_ticks += 1
+        self.num_late += late_ns > self.period_ns // 2
+        missed = late_ns // self.period_ns
+        self.num_missed += missed
+        self.next_ns += (1 + missed) * self.period_ns
+        return late_ns
+
+    def align(self, wanted_ns: int) -> None:
+        """Let the next deadlines creep towards the phase of a wanted moment."""
+        half = self.period_ns // 2
+        error_ns = (wanted_ns - self.next_ns + half) % self.period_ns - half
+        most = int(CREEP * self.period_ns)
+        self.next_ns += min(max(error_ns, -most), most)
+
+    def lateness_ms(self) -> dict[str, float]:
+        """Return p50, p99 and the largest of the lateness kept, ms."""
+        kept = self._late_ns[: self.num_ticks] / 1e6
+        if not len(kept):
+            return {'p50': 0.0, 'p99': 0.0, 'max': 0.0}
+        p50, p99, most = np.quantile(kept, [0.5, 0.99, 1.0])
+        return {'p50': float(p50), 'p99': float(p99), 'max': float(most)}
+
+
+def sleep_until(moment_ns: int) -> int:
+    """Sleep until a moment of the steady clock; return the time, ns."""
+    # CPython sleeps on the absolute steady clock itself, so this is not re-started by signals.
+    left_ns = moment_ns - time.monotonic_ns()
+    if left_ns > 0:
+        time.sleep(left_ns / NANOSECONDS_PER_SECOND)
+    return time.monotonic_ns()
+
+
+def become_realtime(priority: int) -> bool:
+    """Put the calling thread under SCHED_FIFO; return whether the system permitted it."""
+    if not priority:
+        return False
+    try:
+        os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, os.sched_param(priority))
+    except OSError:
+        return False
+    return True

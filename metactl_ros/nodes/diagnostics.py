@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""What /diagnostics says of the controller, once a second: is it well, and if not, why."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+import numpy as np
+
+from metactl_ros.control.modes import Mode
+from metactl_ros.nodes.control_thread import ControlThread
+from metactl_ros.nodes.deadlines import BINS_MS
+from metactl_ros.nodes.driver import Driver
+from metactl_ros.nodes.joint_messages import set_stamp
+
+LATE_SHARE = 0.01
+"""Share of late ticks that makes a warning."""
+LEVELS: dict[Mode, bytes] = {
+    Mode.NOMINAL: DiagnosticStatus.OK,
+    Mode.WARMUP: DiagnosticStatus.OK,
+    Mode.FALLBACK: DiagnosticStatus.WARN,
+    Mode.STOP: DiagnosticStatus.WARN,
+    Mode.BLIND: DiagnosticStatus.ERROR,
+    Mode.FAULT: DiagnosticStatus.ERROR,
+}
+
+
+def status(name: str, level: bytes, message: str, values: Mapping[str, object]) -> Any:
+    """Return a DiagnosticStatus."""
+    return DiagnosticStatus(
+        name=name,
+        level=level,
+        message=message,
+        hardware_id='metactl_ros',
+        values=[KeyValue(key=key, value=_text(value)) for key, value in values.items()],
+    )
+
+
+def report(
+    node_name: str,
+    stamp_ns: int,
+    thread: ControlThread,
+    driver: Driver,
+    counts: Mapping[str, int],
+    facts: Mapping[str, object],
+) -> Any:
+    """Return a DiagnosticArray of the three checks: mode, timing, inputs."""
+    array = DiagnosticArray()
+    set_stamp(array.header.stamp, stamp_ns)
+    tick, deadlines = driver.last, thread.deadlines
+    mode = tick.mode if tick else None
+    level = DiagnosticStatus.STALE if mode is None else LEVELS[mode]
+    if thread.error:
+        level = DiagnosticStatus.ERROR
+    text = thread.error or ('waiting for a joint state' if mode is None else mode.name)
+    shield: dict[str, object] = dict(facts)
+    if tick:
+        shield |= {
+            'mode': tick.mode.name,
+            'shield reason': tick.step.decision.reason,
+            'shield activation': driver.num_moved / max(driver.num_ticks, 1),
+            'policy errors': driver.num_policy_errors,
+            'failed output checks': thread.num_checks_failed,
+        }
+    ticks = max(deadlines.num_ticks, 1)
+    is_late = deadlines.num_late > LATE_SHARE * ticks
+    late = deadlines.lateness_ms()
+    bins = [f'<= {end} ms' for end in BINS_MS] + [f'> {BINS_MS[-1]} ms']
+    timing: dict[str, object] = {
+        'ticks': deadlines.num_ticks,
+        'late ticks': deadlines.num_late,
+        'missed deadlines': deadlines.num_missed,
+        'is realtime': thread.is_realtime,
+        **{f'lateness {name} ms': value for name, value in late.items()},
+        **{
+            f'lateness {name}': count
+            for name, count in zip(bins, deadlines.histogram, strict=True)
+        },
+        **quantiles_ms('tick', thread.tick_ns[: deadlines.num_ticks]),
+        **quantiles_ms('inference', driver.inference_ns[: driver.num_ticks]),
+    }
+    refused = sum(count for key, count in counts.items() if key not in ('accepted', 'dropped'))
+    array.status = [
+        status(f'{node_name}: mode', level, text, shield),
+        status(
+            f'{node_name}: timing',
+            DiagnosticStatus.WARN if is_late else DiagnosticStatus.OK,
+            f'{deadlines.num_late} of {deadlines.num_ticks} ticks late',
+            timing,
+        ),
+        status(
+            f'{node_name}: joint states',
+            DiagnosticStatus.WARN if refused else DiagnosticStatus.OK,
+            f'{refused} refused',
+            dict(counts),
+        ),
+    ]
+    return array
+
+
+def quantiles_ms(name: str, durations_ns: Any) -> dict[str, object]:
+    """Return p50, p99 and the largest of some durations, ms; nothing of none."""
+    if not len(durations_ns):
+        return {}
+    p50, p99, most = np.quantile(durations_ns, [0.5, 0.99, 1.0]) / 1e6
+    return {f'{name} p50 ms': p50, f'{name} p99 ms': p99, f'{name} max ms': most}
+
+
+def _text(value: object) -> str:
+    return f'{value:.6g}' if isinstance(value, float) else str(value)

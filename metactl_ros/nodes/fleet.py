@@ -1,0 +1,150 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plant, controller and recorder as processes of their own, started and ended together.
+
+This is `metactl up`, for machines without ROS's launch packages; the launch file does the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+import json
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import time
+
+from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.settings import load_settings
+from metactl_ros.task import draw_evaluation, Episode
+
+END_WITHIN_S = 3.0
+"""How long a process may take to end after SIGTERM."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """What is to run."""
+
+    controller: str = 'policy'
+    policy: str = ''
+    """Path of a bundle; empty for the shipped one."""
+    plant: str = 'bullet'
+    """bullet or rk4; none if the robot is real."""
+    tau_z_s: float = 2.0
+    payload_kg: float = 0.75
+    seed: int = 42
+    """Of the episode: phases, initial error, payload estimate."""
+    lockstep: bool = False
+    """Simulated time: the plant waits for the command of every state."""
+    namespace: str = ''
+    params_file: Path | None = None
+    record: Path | str | None = None
+    """Where a bag goes."""
+    log_level: str = 'info'
+
+    def episode(self) -> Episode:
+        """Return the episode that plant and reference are set to."""
+        task = load_settings().plant.task
+        return draw_evaluation(task, self.seed, self.payload_kg, 1, self.tau_z_s).of_arm(0)
+
+
+def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
+    """Return the ROS parameters of each process, by module, in the order of starting."""
+    episode = setup.episode()
+    controller: dict[str, object] = {
+        'controller': setup.controller,
+        'policy': setup.policy,
+        'use_sim_time': setup.lockstep,
+        'payload_kg': float(episode.payload_estimate_kg),
+        'sinusoid.amplitude_rad': episode.reference.amplitude_rad.tolist(),
+        'sinusoid.omega_radps': episode.reference.omega_radps.tolist(),
+        'sinusoid.phase_rad': episode.reference.phase_rad.tolist(),
+    }
+    if setup.lockstep:
+        controller['state_timeout_s'] = 10.0  # the plant waits, and a busy machine may be slow
+    chosen: dict[str, dict[str, object]] = {}
+    if setup.record is not None:
+        chosen['recorder'] = {'out': str(setup.record)}
+    if setup.plant != 'none':
+        chosen['plant_node'] = {
+            'plant': setup.plant,
+            'tau_z_s': setup.tau_z_s,
+            'payload_kg': setup.payload_kg,
+            'seed': setup.seed,
+            'lockstep': setup.lockstep,
+        }
+    return {**chosen, 'controller_node': controller}
+
+
+def commands(setup: Setup) -> dict[str, list[str]]:
+    """Return the command line of each process."""
+    return {
+        name: [sys.executable, '-m', f'metactl_ros.nodes.{name}', *ros_arguments(setup, values)]
+        for name, values in parameters_of(setup).items()
+    }
+
+
+def ros_arguments(setup: Setup, values: Mapping[str, object]) -> list[str]:
+    """Return the arguments behind --ros-args: namespace, log level, file, then the parameters."""
+    arguments = ['--ros-args', '--log-level', setup.log_level]
+    if setup.namespace:
+        arguments += ['-r', f'__ns:=/{setup.namespace.strip("/")}']
+    if setup.params_file is not None:
+        arguments += ['--params-file', str(setup.params_file)]
+    for name, value in values.items():
+        arguments += ['-p', f'{name}:={json.dumps(value)}']
+    return arguments
+
+
+@contextmanager
+def running(
+    setup: Setup, environment: Mapping[str, str] | None = None
+) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
+    """Start the processes; end them, controller first, when the block is left."""
+    env = {**os.environ, **(loopback_environment(None) if environment is None else environment)}
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, command in commands(setup).items():
+            processes[name] = subprocess.Popen(command, env=env, start_new_session=True)
+        yield processes
+    finally:
+        for name in ('controller_node', 'plant_node', 'recorder'):
+            if name in processes:
+                end(processes[name])
+
+
+def end(process: 'subprocess.Popen[bytes]') -> int:
+    """Ask a process to end, and insist after a while; return its exit code."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(END_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return process.wait()
+
+
+def run_up(setup: Setup, duration_s: float) -> int:
+    """Run everything until Ctrl-C, SIGTERM, the end of the duration, or of any process.
+
+    A duration of zero lasts for ever. The exit code is that of the process that ended by itself.
+    """
+    must_end = False
+
+    def ask(*_: object) -> None:
+        nonlocal must_end
+        must_end = True
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, ask)
+    until = time.monotonic() + duration_s if duration_s else float('inf')
+    with running(setup) as processes:
+        while not must_end and time.monotonic() < until:
+            ended = [p.returncode for p in processes.values() if p.poll() is not None]
+            if ended:
+                return max(ended, key=abs)
+            time.sleep(0.1)
+    return 0

@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of the nodes: what each is for here, its default in `config/NODE.yaml`."""
+
+from collections.abc import Mapping
+import difflib
+from typing import Any, get_args, NamedTuple
+
+import numpy as np
+import yaml
+
+from metactl_ros.errors import ConfigError
+from metactl_ros.plant.factory import PlantName
+from metactl_ros.settings import share_directory
+
+
+class Meaning(NamedTuple):
+    """What a parameter is for."""
+
+    description: str
+    bounds: tuple[float, float] | None = None
+    is_fixed: bool = True
+    """Read once and never again; otherwise it may be set while the node runs."""
+
+
+CONTROLLER = {
+    'controller': Meaning('policy: the bundle; ct: the fixed gains of the baseline'),
+    'policy': Meaning('path of a policy bundle NAME.metactl; empty: the shipped one'),
+    'arm_file': Meaning('arm.yaml: joints, masses, limits; empty: the shipped one'),
+    'controller_file': Meaning('controller.yaml: law, gains, shield; empty: the shipped one'),
+    'joint_prefix': Meaning('put before the joint names of arm.yaml, as in left_joint1'),
+    'autostart': Meaning('configure and activate by itself'),
+    'shadow': Meaning('compute and publish everything but the commands'),
+    'reference': Meaning('sinusoid: built in; trajectory: follow ~/joint_trajectory'),
+    'sinusoid.amplitude_rad': Meaning('rad, one per joint'),
+    'sinusoid.omega_radps': Meaning('rad/s, one per joint'),
+    'sinusoid.phase_rad': Meaning('rad, one per joint'),
+    'payload_kg': Meaning(
+        'payload estimate until ~/payload says otherwise, kg', (0.0, 100.0), is_fixed=False
+    ),
+    'state_timeout_s': Meaning('a joint state older than this is stale: BLIND', (0.005, 10.0)),
+    'inference_budget_s': Meaning('a slower policy is not heard: FALLBACK', (1e-4, 1.0)),
+    'state_lead_s': Meaning('how long before a tick its joint state should come', (0.0, 0.005)),
+    'realtime_priority': Meaning('SCHED_FIFO priority where permitted; 0: none', (0, 99)),
+}
+PLANT = {
+    'arm_file': Meaning('arm.yaml; empty: the shipped one'),
+    'plant_file': Meaning('plant.yaml: friction, task, sensing; empty: the shipped one'),
+    'plant': Meaning(f'simulator, one of {", ".join(get_args(PlantName))}'),
+    'seed': Meaning('of the episode, as in python -m training.evaluate', (0, 2**31 - 1)),
+    'num_rollouts': Meaning('episodes drawn from the seed', (1, 10_000)),
+    'rollout': Meaning('which of them is run, from 0', (0, 9_999)),
+    'payload_kg': Meaning('point mass at the tip, kg', (0.0, 10.0), is_fixed=False),
+    'tau_z_s': Meaning('memory horizon of the friction, s', (0.02, 1000.0), is_fixed=False),
+    'lockstep': Meaning('one step per command instead of real time'),
+    'command_timeout_s': Meaning('without a command for longer, brake', (0.001, 10.0)),
+    'realtime_priority': Meaning('SCHED_FIFO priority where permitted; 0: none', (0, 99)),
+}
+
+
+def defaults_of(file: str) -> dict[str, Any]:
+    """Return the defaults of a node from its shipped file, nested names joined by dots."""
+    text = (share_directory() / 'config' / file).read_text(encoding='utf-8')
+    return dict(_flat(yaml.safe_load(text)['/**']['ros__parameters']))
+
+
+def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
+    """Declare every parameter of a node, with description and range.
+
+    Raises:
+        ConfigError: If a value does not fit, or a name is nearly that of a parameter.
+    """
+    from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+    from rclpy.exceptions import ParameterException
+
+    defaults = defaults_of(file)
+    for name, (description, bounds, is_fixed) in meanings.items():
+        about = ParameterDescriptor(description=description, read_only=is_fixed)
+        if bounds is not None and isinstance(bounds[0], float):
+            limits = FloatingPointRange(from_value=bounds[0], to_value=bounds[1])
+            about.floating_point_range = [limits]
+        elif bounds is not None:
+            about.integer_range = [IntegerRange(from_value=bounds[0], to_value=bounds[1])]
+        try:
+            node.declare_parameter(name, defaults[name], about)
+        except ParameterException as error:
+            raise ConfigError(f'parameter {name}: {error}') from None
+    for name in set(node._parameter_overrides) - set(meanings):  # there is no public list
+        near = difflib.get_close_matches(name, meanings, n=1, cutoff=0.8)
+        if near:
+            raise ConfigError(f'parameter {name}: unknown; did you mean {near[0]!r}?')
+
+
+def read(node: Any, num_joints: int) -> dict[str, Any]:
+    """Return the values of the controller's parameters; refuse what a range cannot express."""
+    values = {name: node.get_parameter(name).value for name in CONTROLLER}
+    for name, choices in (
+        ('controller', ('policy', 'ct')),
+        ('reference', ('sinusoid', 'trajectory')),
+    ):
+        if values[name] not in choices:
+            raise ConfigError(f'{name}: expected one of {choices}, found {values[name]!r}.')
+    for name, value in values.items():
+        if name.startswith('sinusoid.') and (
+            len(value) != num_joints or not np.isfinite(value).all()
+        ):
+            raise ConfigError(
+                f'{name}: expected {num_joints} finite numbers, one per joint, '
+                f'found {list(value)}.'
+            )
+    return values
+
+
+def _flat(values: Mapping[str, Any], prefix: str = '') -> list[tuple[str, Any]]:
+    rows = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f'{prefix}{name}.')
+        else:
+            rows.append((prefix + name, value))
+    return rows

@@ -1,0 +1,163 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Records topics to a bag, in a process of its own, so that no disk can delay the controller.
+
+    python -m metactl_ros.nodes.recorder --ros-args -p out:=FOLDER
+
+Messages are kept as the bytes that arrived. SIGINT and SIGTERM end the bag; a kill costs less than
+a second of it. Exit codes: 0 recorded, 1 the disk failed, 2 refused to start.
+"""
+
+from importlib import import_module
+from pathlib import Path
+import signal
+import sys
+import time
+from typing import Any
+
+import rclpy
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.exceptions import ParameterException
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import QoSDurabilityPolicy, QoSPolicyKind, QoSProfile, QoSReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
+
+from metactl_ros.bag.bag_metadata import BagTopic, qos_in_words
+from metactl_ros.bag.bag_writer import BagMessage, BagWriteError, BagWriter
+from metactl_ros.bag.message_definitions import load_definition
+from metactl_ros.bag.recorded_topics import LATCHED, parse_topics, TOPICS
+from metactl_ros.bag.recording import LogClock, Recording
+from metactl_ros.errors import ConfigError, MetactlError
+
+DEPTH = 1000
+"""Messages the middleware keeps for us: ten seconds at 100 Hz."""
+SPIN_S = 0.05
+"""How long a signal may wait to be seen, and how long messages under way are waited for then."""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Record until SIGINT or SIGTERM; return the exit code."""
+    # Not rclpy's handlers: with those a second signal would stop us while we end the bag.
+    signals: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _frame: signals.append(number))
+    try:
+        rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:  # what rclpy raises for arguments it cannot read
+        sys.stderr.write(f'error: {error}\n')
+        return 2
+    node = rclpy.create_node('recorder')
+    try:
+        return record(node, signals)
+    except (MetactlError, ParameterException) as error:
+        node.get_logger().error(str(error))
+        return 1 if isinstance(error, BagWriteError) else 2
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown()
+
+
+def record(node: Any, signals: list[int]) -> int:
+    """Record what the node's parameters ask for until there is a signal; return the exit code."""
+    folder = Path(node.declare_parameter('out', '').value)
+    if folder == Path():
+        raise ConfigError('out: expected a folder to record to; add -p out:=FOLDER.')
+    entries = node.declare_parameter('topics', list(TOPICS)).value or ()  # [] arrives as None
+    topics = [
+        BagTopic(resolve(node, name), load_definition(type_name))
+        for name, type_name in parse_topics(entries)
+    ]
+    recording = Recording(BagWriter(folder))
+    clock = LogClock()
+    taps = [Tap(node, topic, recording, clock) for topic in topics]
+    sys.stderr.write(f'recording to {folder}\n')
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    while not signals and recording.failure is None:
+        executor.spin_once(timeout_sec=SPIN_S)
+        for tap in taps:
+            tap.follow_offers()
+    end_s = time.monotonic() + SPIN_S
+    while recording.failure is None and (left_s := end_s - time.monotonic()) > 0.0:
+        executor.spin_once(timeout_sec=left_s)
+    recording.close()
+    counts = ', '.join(f'{topic.name} {recording.counts[topic.name]}' for topic in topics)
+    sys.stderr.write(f'recorded to {folder}: {counts}\n')
+    if recording.failure is not None:
+        node.get_logger().error(str(recording.failure))
+    return 0 if recording.failure is None else 1
+
+
+def resolve(node: Any, name: str) -> str:
+    """Return the full name of a topic, with the node's namespace and remappings."""
+    try:
+        return str(node.resolve_topic_name(name))
+    except RuntimeError as error:
+        raise ConfigError(f'topics: {name!r} cannot be a topic: {error}.') from error
+
+
+class Tap:
+    """A subscription that puts all messages of a topic into a recording, as bytes.
+
+    It asks for reliable delivery, so that nothing is lost. A publisher that offers less would not
+    be heard at all: where there is one, less is asked for from then on.
+    """
+
+    def __init__(self, node: Any, topic: BagTopic, recording: Recording, clock: LogClock) -> None:
+        self._node = node
+        self._topic = topic
+        self._recording = recording
+        self._clock = clock
+        self._refused: QoSPolicyKind | None = None
+        self._qos = QoSProfile(depth=DEPTH, reliability=QoSReliabilityPolicy.RELIABLE)
+        if topic.name.endswith(LATCHED):
+            self._qos.durability = QoSDurabilityPolicy.TRANSIENT_LOCAL
+        self._subscription = self._subscribe()
+
+    def follow_offers(self) -> None:
+        """Ask for less if a publisher has appeared that does not offer what was asked for."""
+        refused, self._refused = self._refused, None
+        if refused == QoSPolicyKind.RELIABILITY:
+            self._qos.reliability = QoSReliabilityPolicy.BEST_EFFORT
+            warning = 'is published as best effort: messages may be lost'
+        elif refused == QoSPolicyKind.DURABILITY:
+            self._qos.durability = QoSDurabilityPolicy.VOLATILE
+            warning = 'is not kept by its publisher: earlier messages are not recorded'
+        else:
+            return
+        self._node.get_logger().warning(f'{self._topic.name} {warning}.')
+        self._node.destroy_subscription(self._subscription)
+        self._subscription = self._subscribe()
+
+    def _subscribe(self) -> Any:
+        package, _, name = self._topic.definition.type_name.split('/')
+        return self._node.create_subscription(
+            getattr(import_module(f'{package}.msg'), name),
+            self._topic.name,
+            self._on_message,
+            self._qos,
+            event_callbacks=SubscriptionEventCallbacks(incompatible_qos=self._on_refusal),
+            raw=True,
+        )
+
+    def _on_refusal(self, event: Any) -> None:
+        self._refused = QoSPolicyKind(event.last_policy_kind)
+
+    def _on_message(self, data: bytes, info: dict[str, int]) -> None:
+        if not self._topic.offered_qos:
+            publishers = self._node.get_publishers_info_by_topic(self._topic.name)
+            offered = tuple(qos_in_words(publisher.qos_profile) for publisher in publishers)
+            self._topic = self._topic._replace(offered_qos=offered)
+        self._recording.put(
+            BagMessage(
+                self._topic,
+                data,
+                self._clock.log_time_ns(info['received_timestamp']),
+                max(info['source_timestamp'], 0),  # what a publisher sends may be anything
+                info['publication_sequence_number'] % 2**32,
+            )
+        )
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,254 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""A robot as its driver shows it: plant, brake, command check and watchdog, without ROS.
+
+The free-running robot integrates period k -> k+1 at the end of it, with the command received last
+by then. A command is therefore held for whole periods, and latency below one period is not felt;
+`sensing.transport_delay_s` adds whole periods of it. An episode waits for its first command; after
+that the brake holds the arm whenever commands stay away.
+
+The lockstep robot stands still until the command arrives that answers its last reading.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metactl_ros.arm import Arm, gravity_torque, inertia_matrix, lump, NUM_JOINTS
+from metactl_ros.nodes.joint_messages import MessageError, read_effort
+from metactl_ros.plant.factory import make_plant, PlantName
+from metactl_ros.plant.protocol import Plant, PlantStart
+from metactl_ros.plant.sensing import SensedPlant
+from metactl_ros.settings import Settings
+from metactl_ros.signals import ArmState, Array, clamp, period_ns_of, seconds, split
+
+# A reason quotes the message, and a message may be of any size.
+MAX_REASON_LENGTH = 300
+
+
+class Reading(NamedTuple):
+    """What there is to tell about the robot at one instant; arrays have shape (n,)."""
+
+    stamp_ns: int
+    """Simulated time; grows by one period from reading to reading, also across restarts."""
+    measured: ArmState  # through the sensors
+    truth: ArmState
+    memory_nm: Array
+    """The true friction memory z."""
+    effort_nm: Array
+    """What the motors delivered during the last period; empty before the first of an episode."""
+    is_braking: bool
+
+
+@dataclass(slots=True)
+class Counts:
+    """Steps, steps that held an old command, brakings, rejected commands, the last one's fault."""
+
+    steps: int = 0
+    held: int = 0
+    brakes: int = 0
+    rejected: int = 0
+    last_reason: str = ''
+
+
+class Witness:
+    """A plant that keeps what really happened, behind the imperfections of `SensedPlant`."""
+
+    truth: ArmState
+    payload_kg: Array
+    delivered_nm: Array
+
+    def __init__(self, plant: Plant) -> None:
+        self._plant = plant
+
+    def reset(self, start: PlantStart) -> ArmState:
+        """Begin a new run; nothing has been delivered yet."""
+        self.payload_kg, self.delivered_nm = start.payload_kg, np.zeros(0)
+        self.truth = self._plant.reset(start)
+        return self.truth
+
+    def step(self, effort_nm: Array) -> ArmState:
+        """Advance the plant; keep effort and state."""
+        self.delivered_nm, self.truth = effort_nm, self._plant.step(effort_nm)
+        return self.truth
+
+    def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
+        """Change the plant; keep the payload."""
+        self._plant.set_conditions(payload_kg, tau_z_s)
+        self.payload_kg = payload_kg
+
+    def close(self) -> None:
+        """Close the plant."""
+        self._plant.close()
+
+    @property
+    def memory_nm(self) -> Array:
+        """The true friction memory z, shape (..., n)."""
+        return self._plant.memory_nm
+
+
+class SimulatedRobot:
+    """What both robots share; `reading` is the newest, the first bears the stamp `origin_ns`."""
+
+    def __init__(
+        self, plant: PlantName, settings: Settings, start: PlantStart, origin_ns: int
+    ) -> None:
+        rate_hz = settings.controller.law.rate_hz
+        self.arm = settings.arm
+        self.period_ns = period_ns_of(rate_hz)
+        self.counts = Counts()
+        # The sensing effects go around the witness, not below it.
+        self._witness = Witness(make_plant(plant, without_sensing(settings)))
+        self._plant = SensedPlant(self._witness, settings.plant.sensing, rate_hz)
+        self._stamp_ns = origin_ns - self.period_ns
+        self.reading = self._begin(start)
+
+    def set_conditions(self, payload_kg: float, tau_z_s: float) -> None:
+        """Change payload and memory horizon from the next step on."""
+        self._plant.set_conditions(np.asarray(payload_kg), np.asarray(tau_z_s))
+
+    def close(self) -> None:
+        """Release the plant."""
+        self._plant.close()
+
+    def _begin(self, start: PlantStart, is_braking: bool = False) -> Reading:
+        return self._read(self._plant.reset(start), is_braking)
+
+    def _advance(self, effort_nm: Array, is_braking: bool = False) -> Reading:
+        self.counts.steps += 1
+        return self._read(self._plant.step(effort_nm), is_braking)
+
+    def _read(self, measured: ArmState, is_braking: bool) -> Reading:
+        self._stamp_ns += self.period_ns
+        seen = self._witness
+        facts = (measured, seen.truth, seen.memory_nm, seen.delivered_nm)
+        self.reading = Reading(self._stamp_ns, *facts, is_braking)
+        return self.reading
+
+    def _refuse(self, reason: object) -> bool:
+        self.counts.rejected += 1
+        self.counts.last_reason = str(reason)[:MAX_REASON_LENGTH]
+        return False
+
+
+class FreeRunningRobot(SimulatedRobot):
+    """A robot in real time: it waits for the first command, and brakes when commands stay away.
+
+    Until then it is frozen as the episode begins, so that the episode is that of an evaluation.
+    With a command received at time r, every step later than r + `command_timeout_s` brakes. Steps
+    are a period apart, so the brake acts at most one period after the timeout.
+    """
+
+    def __init__(
+        self,
+        plant: PlantName,
+        settings: Settings,
+        start: PlantStart,
+        origin_ns: int,
+        command_timeout_s: float,
+    ) -> None:
+        super().__init__(plant, settings, start, origin_ns)
+        self.reading = self.reading._replace(is_braking=True)
+        self._timeout_s = command_timeout_s
+        self._damping_nmsprad = brake_damping(settings.arm, seconds(self.period_ns))
+        self._command_nm: Array | None = None
+        self._received_ns = 0
+        self._is_new = False
+        self._restart_from: PlantStart | None = None
+
+    def receive(self, message: Any, now_ns: int) -> bool:
+        """Return whether a command is obeyed; one that is not leaves the watchdog unfed."""
+        try:
+            _, effort = read_command(message, self.arm)
+        except MessageError as error:
+            return self._refuse(error)
+        self._command_nm, self._received_ns, self._is_new = effort, now_ns, True
+        return True
+
+    def restart(self, start: PlantStart) -> None:
+        """Make the next step the start of an episode, which waits for a command."""
+        self._restart_from = start
+
+    def step(self, now_ns: int) -> Reading:
+        """Simulate the period that ends now."""
+        if self._restart_from is not None:
+            start, self._restart_from, self._command_nm = self._restart_from, None, None
+            return self._begin(start, is_braking=True)
+        is_new, self._is_new = self._is_new, False
+        command = self._command_nm
+        if command is None:
+            return self._read(self.reading.measured, is_braking=True)  # the episode waits
+        if seconds(now_ns - self._received_ns) > self._timeout_s:
+            self.counts.brakes += not self.reading.is_braking
+            payload_kg, truth = float(self._witness.payload_kg), self._witness.truth
+            effort = brake_effort(self.arm, self._damping_nmsprad, payload_kg, truth)
+            return self._advance(effort, is_braking=True)
+        self.counts.held += not is_new
+        return self._advance(command)
+
+
+class LockstepRobot(SimulatedRobot):
+    """A robot that takes one step per answer to its last reading; it has no brake."""
+
+    def answer(self, message: Any) -> bool:
+        """Take a step if the command is valid and bears the stamp of the reading; say whether."""
+        try:
+            stamp_ns, effort = read_command(message, self.arm)
+        except MessageError as error:
+            return self._refuse(error)
+        if stamp_ns != self.reading.stamp_ns:
+            wanted = f'the stamp {self.reading.stamp_ns} ns of the joint state it answers'
+            return self._refuse(f'command: expected {wanted}, found {stamp_ns} ns.')
+        self._advance(effort)
+        return True
+
+    def restart(self, start: PlantStart) -> None:
+        """Begin the episode again, now; an answer to the reading before comes too late."""
+        self._begin(start)
+
+
+def read_command(message: Any, arm: Arm) -> tuple[int, Array]:
+    """Return stamp (ns) and efforts (N m), shape (n,), of a command the motors can obey.
+
+    Raises:
+        MessageError: If a joint or its effort is missing, not finite or above its limit.
+    """
+    stamp_ns, effort = read_effort(message, arm.joint_names)
+    limits = arm.limits.effort_nm
+    for joint, value, limit in zip(arm.joint_names, effort.tolist(), limits, strict=True):
+        if abs(value) > limit:
+            raise MessageError(f'joint {joint!r}: expected at most {limit} N m, found {value}.')
+    return stamp_ns, effort
+
+
+def brake_damping(arm: Arm, period_s: float) -> Array:
+    """Return the damping D of the brake, N m s/rad, shape (n,): 73.5 and 8.6 for the shipped arm.
+
+    D_i = 1 / (n dt max_q (M^-1)_ii). The trace of dt M^-1 D is then at most 1 in every posture and
+    with every payload, hence its eigenvalues are: a velocity sampled once per period and opposed
+    by D for the whole of it dies out without changing sign.
+    """
+    # M^-1 has its largest diagonal in the stretched arm without payload, see smallest_inertia.
+    inverse = np.linalg.inv(inertia_matrix(lump(arm, 0.0), np.zeros(NUM_JOINTS)))
+    return np.asarray(1.0 / (NUM_JOINTS * period_s * np.diag(inverse)))
+
+
+def brake_effort(arm: Arm, damping_nmsprad: Array, payload_kg: float, truth: ArmState) -> Array:
+    """Return g(q) - D qd, each joint clamped to its effort limit, in N m, shape (n,).
+
+    D is diagonal, not a share of M(q): what a limit leaves of it still opposes every joint.
+    """
+    gravity = gravity_torque(lump(arm, payload_kg), split(truth.q_rad))
+    drag = split(damping_nmsprad * truth.qd_radps)
+    wanted = [held - opposed for held, opposed in zip(gravity, drag, strict=True)]
+    limits = arm.limits.effort_nm
+    return np.array(clamp(wanted, [-limit for limit in limits], limits))
+
+
+def without_sensing(settings: Settings) -> Settings:
+    """Return the settings with ideal sensors, motors and conditions."""
+    off: dict[str, Any] = {'velocity_noise_radps': 0.0, 'encoder_bits': 0}
+    off |= {'transport_delay_s': 0.0, 'actuator_limit_nm': None, 'payload_step_kg': 0.0}
+    ideal = replace(settings.plant.sensing, tau_z_drift_to_s=None, **off)
+    return replace(settings, plant=replace(settings.plant, sensing=ideal))

@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The demo as a user runs it: four processes over Fast DDS, and what they leave behind."""
+
+import json
+import os
+import subprocess
+import sys
+
+from PIL import Image
+import psutil
+import pytest
+
+from metactl_ros.bag.tick_log import read_ticks
+
+pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+pytestmark = pytest.mark.ros
+
+DOMAIN = os.getpid() % 50 * 2 + 1
+CODE = 'import sys; from metactl_ros.cli import main; sys.exit(main(sys.argv[1:]))'
+DURATION_S = 4.0
+
+
+def addresses_of(process):
+    """Return the addresses a process and its children listen on, and their command lines."""
+    found, names = set(), set()
+    for one in [process, *process.children(recursive=True)]:
+        try:
+            found |= {c.laddr.ip for c in one.net_connections(kind='inet') if c.laddr}
+            names.add(' '.join(one.cmdline()))
+        except psutil.Error:
+            continue  # it has ended
+    return found, names
+
+
+@pytest.fixture(scope='module')
+def demo(tmp_path_factory):
+    """Run the demo; give its folder, what it printed, its addresses and its processes."""
+    out = tmp_path_factory.mktemp('demo')
+    arguments = ['demo', '--duration', str(DURATION_S), '--out', str(out)]
+    addresses, names = set(), set()
+    with subprocess.Popen(
+        [sys.executable, '-c', CODE, *arguments],
+        env=os.environ | {'ROS_DOMAIN_ID': str(DOMAIN)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        while True:
+            try:
+                said, _ = process.communicate(timeout=0.5)
+                break
+            except subprocess.TimeoutExpired:
+                ips, commands = addresses_of(psutil.Process(process.pid))
+                addresses |= ips
+                names |= commands
+    assert process.returncode == 0, said
+    return out, said, addresses, names
+
+
+def test_it_compares_both_controllers_on_one_episode(demo):
+    out, said, _, _ = demo
+    summary = json.loads((out / 'summary.json').read_text())
+    assert 0.0 < summary['rmse_policy'] < summary['rmse_baseline'] < 1.0
+    assert summary['delta_percent'] < 0.0
+    assert sum(summary['modes'].values()) == 100 * DURATION_S
+    assert set(summary['lateness_ms']) == {'p50', 'p99', 'max'}
+    assert 0.0 <= summary['shield_activation'] <= 1.0
+    assert f'{summary["rmse_policy"]:.4f} rad' in said
+    with Image.open(out / 'demo.png') as picture:
+        assert picture.width > 800
+
+
+def test_it_leaves_a_bag_of_each_run(demo):
+    for name in ('bag_ct', 'bag_policy'):
+        log = read_ticks(demo[0] / name)
+        assert len(log.stamp_ns) >= 100 * DURATION_S
+        assert not log.num_incomplete
+
+
+def test_only_the_loopback_address_is_listened_on(demo):
+    _, _, addresses, names = demo
+    for module in ('plant_node', 'controller_node', 'recorder'):
+        assert any(f'metactl_ros.nodes.{module}' in name for name in names)
+    assert addresses == {'127.0.0.1'}
