@@ -19,9 +19,9 @@ from launch.actions import (
 from launch.launch_context import LaunchContext
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
-from metactl_ros.nodes.middleware import loopback_environment
 
 from metactl_ros.nodes.fleet import parameters_of, Setup
+from metactl_ros.nodes.middleware import loopback_environment
 
 ARGUMENTS = {
     'policy': ('', 'path of a policy bundle NAME.metactl; empty: the shipped one'),

@@ -67,8 +67,14 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Draw a new episode; every draw follows from the seed of the first reset."""
+        """Draw a new episode; every draw follows from the seed of the first reset.
+
+        With options={'episode': Episode} it is that one.
+        """
         super().reset(seed=seed)
+        if options and 'episode' in options:
+            self._begin(options['episode'])
+            return self._observe(), {}
         task, tau_z_s = self._settings.plant.task, self._env.tau_z_s
         episode = draw_episode(task, self.np_random, tau_z_s)
         if self.np_random.random() < self._env.warm_start_share:

@@ -25,8 +25,16 @@ TOPICS = {
     '/parameter_events': 'rcl_interfaces/msg/ParameterEvent',
 }
 """What is recorded unless the parameter `topics` says otherwise; others need `name=type` there."""
-LATCHED = ('controller/bundle',)
-"""Published once, and kept by the publisher for whoever comes later."""
+LATCHED = (
+    'controller/bundle',
+    'controller/reference',
+    'controller/feedback',
+    'controller/error',
+    'controller/output',
+    'controller/gains',
+    'controller/shield',
+)
+"""Kept by the publisher for whoever comes later: a bag has the first tick, however fast it came."""
 
 
 def parse_topics(entries: Iterable[str]) -> list[tuple[str, str]]:

@@ -11,8 +11,12 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 SENSOR = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
 RELIABLE = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
-TELEMETRY = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
-"""For recorders: what was published before one was found is sent again, as deep as this."""
+TELEMETRY = QoSProfile(
+    depth=1000,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+"""For recorders: what was published before one was found is sent then, ten seconds of it."""
 KEPT = QoSProfile(
     depth=1,
     reliability=ReliabilityPolicy.RELIABLE,
