@@ -1,0 +1,319 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The controller node as a process of its own; timing bounds allow for busy cores."""
+
+import math
+import os
+import shutil
+import signal
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from metactl_ros.control.modes import Mode
+from metactl_ros.nodes.joint_messages import set_stamp
+from metactl_ros.settings import shipped_policy
+
+pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+from diagnostic_msgs.msg import DiagnosticArray
+from lifecycle_msgs.srv import ChangeState, GetState
+from ros_peer import Peer, running, wait_until
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64, Float64MultiArray
+from std_srvs.srv import SetBool, Trigger
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+pytestmark = pytest.mark.ros
+
+DOMAIN = os.getpid() % 50 * 2 + 1
+JOINTS = ('joint1', 'joint2')
+PERIOD_S = 0.01
+BUNDLE = shipped_policy()
+STILL = 'sinusoid.amplitude_rad:=[0.0, 0.0]'
+PATIENT = 'state_timeout_s:=0.5'  # the robot of a test has no priority on a busy machine
+
+
+class Robot(Peer):
+    """An arm at rest: it publishes one posture at 100 Hz and keeps the commands it gets."""
+
+    def __init__(self, domain_id):
+        super().__init__(domain_id)
+        self.commands, self.shield, self.outputs, self.reports = [], [], [], []
+        self.speaks = False
+        self.last_state_s = 0.0
+        self.alter = lambda message: message
+        listen = self.node.create_subscription
+        listen(JointState, 'joint_commands', self.on_command, 100)
+        listen(Float64MultiArray, 'forward_effort_controller/commands', self.outputs.append, 100)
+        listen(JointState, 'controller/shield', self.on_shield, 100)
+        listen(DiagnosticArray, '/diagnostics', self.reports.append, 1)
+        self.states = self.node.create_publisher(JointState, 'joint_states', 5)
+        self._speaker = threading.Thread(target=self._speak, daemon=True)
+        self._speaker.start()
+
+    def _speak(self):
+        due = time.monotonic()
+        while not self._must_end:
+            due += PERIOD_S
+            time.sleep(max(due - time.monotonic(), 0.0))
+            if self.speaks:
+                message = JointState(name=list(JOINTS), position=[0.0, 0.0], velocity=[0.0, 0.0])
+                set_stamp(message.header.stamp, time.time_ns())
+                self.states.publish(self.alter(message))
+                self.last_state_s = time.monotonic()
+
+    def on_command(self, message):
+        self.commands.append((time.monotonic(), list(message.name), list(message.effort)))
+
+    def on_shield(self, message):
+        self.shield.append(dict(zip(message.name, message.position, strict=True)))
+
+    @property
+    def mode(self):
+        return Mode(int(self.shield[-1]['mode'])) if self.shield else None
+
+    def until(self, mode):
+        wait_until(lambda: self.mode == mode, says=lambda: f'{self.mode!r}, not {mode!r}')
+
+    def forget(self):
+        self.speaks, self.alter = False, lambda message: message
+        for heard in (self.commands, self.shield, self.outputs, self.reports):
+            heard.clear()
+
+    def close(self):
+        self._must_end = True
+        self._speaker.join()
+        super().close()
+
+
+@pytest.fixture(scope='module')
+def lasting_robot():
+    robot = Robot(DOMAIN)
+    yield robot
+    robot.close()
+
+
+@pytest.fixture
+def robot(lasting_robot):
+    lasting_robot.forget()
+    yield lasting_robot
+    lasting_robot.speaks = False
+
+
+@pytest.fixture
+def controller(robot):
+    """A controller in NOMINAL whose arm stays where it is."""
+    with running('controller_node', DOMAIN, PATIENT, STILL) as process:
+        robot.speaks = True
+        robot.until(Mode.NOMINAL)
+        yield process
+
+
+def efforts(robot):
+    return np.array([effort for _, _, effort in robot.commands])
+
+
+def assert_sound(robot, settings):
+    """Assert that every command was finite, within size, and within rate of the one before."""
+    sent, limits = efforts(robot), settings.arm.limits
+    assert np.isfinite(sent).all()
+    assert (np.abs(sent) <= limits.effort_nm).all()
+    most = np.array(limits.effort_rate_nmps) * PERIOD_S + 1e-9
+    assert (np.abs(np.diff(sent, axis=0)) <= most).all()
+    assert all(names == list(JOINTS) for _, names, _ in robot.commands)
+
+
+def test_it_says_nothing_before_a_state_then_warms_up_and_drives(robot, settings):
+    with running('controller_node', DOMAIN, PATIENT, STILL):
+        wait_until(lambda: robot.node.count_publishers('joint_commands'))
+        assert not robot.commands
+        robot.speaks = True
+        robot.until(Mode.WARMUP)
+        robot.until(Mode.NOMINAL)
+        wait_until(lambda: len(robot.outputs) > 100)
+        assert_sound(robot, settings)
+        assert list(robot.outputs[-1].data) in efforts(robot).tolist()
+        assert robot.outputs[-1].layout.dim[0].label == 'joint1,joint2'
+
+
+def test_a_silent_robot_makes_it_blind_and_a_speaking_one_drives_again(
+    controller, robot, settings
+):
+    robot.speaks = False
+    robot.until(Mode.BLIND)
+    wait_until(lambda: not np.any(robot.commands[-1][2]))  # the torque has faded
+    robot.speaks = True
+    robot.until(Mode.NOMINAL)
+    assert_sound(robot, settings)
+
+
+def test_sigterm_ends_it_with_a_fading_torque_and_zero(controller, robot, settings):
+    controller.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    assert controller.wait(5.0) == 0
+    assert time.monotonic() - begin < 1.5  # 0.5 s is promised on a machine that has time
+    wait_until(lambda: not np.any(robot.commands[-1][2]))
+    assert_sound(robot, settings)
+
+
+def test_names_may_be_in_any_order_and_among_others(controller, robot):
+    def shuffled(message):
+        message.name = ['gripper', 'joint2', 'joint1']
+        message.position, message.velocity = [9.0, 0.0, 0.0], [9.0, 0.0, 0.0]
+        return message
+
+    before = len(robot.shield)
+    robot.alter = shuffled
+    wait_until(lambda: len(robot.shield) > before + 60)
+    assert {row['mode'] for row in robot.shield[before:]} == {Mode.NOMINAL}
+
+
+def test_a_missing_joint_makes_it_blind_and_is_named(controller, robot):
+    def partial(message):
+        message.name, message.position, message.velocity = ['joint1'], [0.0], [0.0]
+        return message
+
+    robot.alter = partial
+    robot.until(Mode.BLIND)
+    controller.send_signal(signal.SIGTERM)
+    assert "joint 'joint2': not in the message" in controller.communicate(timeout=5.0)[1]
+
+
+def test_500_broken_messages_neither_end_nor_move_it(controller, robot, settings):
+    rng, num_broken = np.random.default_rng(1), 0
+    wild = [math.nan, math.inf, -math.inf, 1e308, 0.0, -1.0]
+
+    def broken(message):
+        nonlocal num_broken
+        num_broken += 1
+        for field in ('position', 'velocity', 'effort'):
+            size = int(rng.integers(0, 4))
+            setattr(message, field, [float(rng.choice(wild)) for _ in range(size)])
+        if rng.random() < 0.3:
+            message.name = [str(rng.choice(['joint1', 'joint2', 'x', ''])) for _ in range(3)]
+        set_stamp(message.header.stamp, int(rng.integers(0, 2**31)) * 10**9)
+        return message
+
+    robot.alter = broken
+    wait_until(lambda: num_broken >= 500)
+    robot.alter = lambda message: message
+    robot.until(Mode.NOMINAL)
+    assert controller.poll() is None
+    assert_sound(robot, settings)
+
+
+def test_services_hold_and_release_the_arm_and_clear_the_window(controller, robot):
+    assert robot.call(SetBool, 'controller/enable', SetBool.Request(data=False)).success
+    robot.until(Mode.STOP)
+    assert robot.call(SetBool, 'controller/enable', SetBool.Request(data=True)).success
+    robot.until(Mode.NOMINAL)
+    assert robot.call(Trigger, 'controller/clear_context', Trigger.Request()).success
+    robot.until(Mode.WARMUP)
+    assert robot.call(Trigger, 'controller/reset_fault', Trigger.Request()).success
+    robot.until(Mode.NOMINAL)
+
+
+def test_the_payload_estimate_reaches_the_policy(controller, robot):
+    payload = robot.node.create_publisher(Float64, 'controller/payload', 1)
+    wait_until(payload.get_subscription_count)
+    payload.publish(Float64(data=1.25))
+    wait_until(lambda: robot.shield[-1]['payload_estimate_kg'] == 1.25)
+    payload.publish(Float64(data=math.nan))
+    payload.publish(Float64(data=0.5))
+    wait_until(lambda: robot.shield[-1]['payload_estimate_kg'] == 0.5)
+    assert all(math.isfinite(row['payload_estimate_kg']) for row in robot.shield)
+
+
+def test_diagnostics_tell_mode_timing_and_inputs(controller, robot):
+    wait_until(lambda: robot.reports)
+    checks = {status.name: status for status in robot.reports[-1].status}
+    mode, timing, inputs = (checks[f'controller: {n}'] for n in ('mode', 'timing', 'joint states'))
+    facts = {entry.key: entry.value for entry in mode.values}
+    assert facts['bundle'] == BUNDLE.name
+    assert len(facts['bundle sha256']) == 64
+    assert 'lateness p99 ms' in {entry.key for entry in timing.values}
+    assert 'accepted' in {entry.key for entry in inputs.values}
+
+
+def test_it_is_small_and_has_no_torch(controller):
+    process = psutil.Process(controller.pid)
+    assert process.memory_info().rss < 200e6
+    assert not [m.path for m in process.memory_maps() if 'torch' in m.path or 'bullet' in m.path]
+    addresses = {c.laddr.ip for c in process.net_connections(kind='inet')}
+    assert addresses <= {'127.0.0.1'}
+
+
+def test_in_shadow_it_publishes_everything_but_commands(robot):
+    with running('controller_node', DOMAIN, PATIENT, STILL, 'shadow:=true'):
+        robot.speaks = True
+        robot.until(Mode.NOMINAL)
+        assert not robot.commands
+        assert not robot.outputs
+        assert not robot.node.count_publishers('joint_commands')
+
+
+def test_without_autostart_it_waits_for_its_lifecycle(robot):
+    def go(label):
+        request = ChangeState.Request()
+        request.transition.label = label
+        return robot.call(ChangeState, 'controller/change_state', request).success
+
+    def state():
+        answer = robot.call(GetState, 'controller/get_state', GetState.Request())
+        return answer.current_state.label
+
+    with running('controller_node', DOMAIN, PATIENT, STILL, 'autostart:=false'):
+        robot.speaks = True
+        assert state() == 'unconfigured'
+        assert go('configure')
+        assert state() == 'inactive'
+        assert not robot.commands
+        assert go('activate')
+        robot.until(Mode.NOMINAL)
+        assert go('deactivate')
+        wait_until(lambda: not np.any(robot.commands[-1][2]))
+        count = len(robot.commands)
+        assert go('activate')
+        robot.until(Mode.WARMUP)
+        wait_until(lambda: len(robot.commands) > count)
+
+
+def test_a_trajectory_is_waited_for_and_then_followed(robot):
+    with running('controller_node', DOMAIN, PATIENT, 'reference:=trajectory'):
+        robot.speaks = True
+        robot.until(Mode.STOP)
+        goals = robot.node.create_publisher(JointTrajectory, 'controller/joint_trajectory', 1)
+        wait_until(goals.get_subscription_count)
+        point = JointTrajectoryPoint(positions=[0.0, 0.0])
+        point.time_from_start.nanosec = 500_000_000
+        goals.publish(JointTrajectory(joint_names=['joint2', 'joint1'], points=[point]))
+        robot.until(Mode.NOMINAL)
+
+
+@pytest.mark.parametrize(
+    ('damage', 'reason'),
+    [
+        (lambda bundle: (bundle / 'policy.onnx').write_bytes(b'x'), 'policy.onnx'),
+        (lambda bundle: (bundle / 'extra.txt').write_text('x'), 'extra.txt'),
+        (shutil.rmtree, 'bundle.metactl'),
+    ],
+)
+def test_a_bad_bundle_is_refused_with_its_reason(damage, reason, robot, tmp_path):
+    bundle = tmp_path / 'bundle.metactl'
+    shutil.copytree(BUNDLE, bundle)
+    damage(bundle)
+    with running('controller_node', DOMAIN, f'policy:={bundle}') as process:
+        robot.speaks = True
+        assert process.wait(15.0) == 2
+        assert reason in process.communicate()[1]
+    assert not robot.commands
+
+
+def test_wrong_parameters_are_refused_with_their_names(robot):
+    for text in ('controller:=nobody', 'sinusoid.phase_rad:=[1.0]', 'arm_file:=/nowhere.yaml'):
+        with running('controller_node', DOMAIN, text) as process:
+            assert process.wait(15.0) == 2
+            assert text.split(':=')[-1].strip('[]') in process.communicate()[1]
