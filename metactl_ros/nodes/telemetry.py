@@ -24,33 +24,8 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from metactl_ros.nodes.driver import Tick
 from metactl_ros.nodes.joint_messages import set_stamp
+from metactl_ros.nodes.shield_names import SHIELD_NAMES
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
-
-SHIELD_NAMES = (
-    'mode',
-    'reason',
-    'was_moved',
-    'is_feasible',
-    'distance',
-    'excess',
-    'excess_after_limits',
-    'lyapunov_value',
-    'state_is_fresh',
-    'reference_is_valid',
-    'policy_is_on_time',
-    'has_error',
-    'reset_requested',
-    'payload_estimate_kg',
-    'now_s',
-    'late_ms',
-    'inference_ms',
-    'state_stamp_sec',
-    'state_stamp_nanosec',
-)
-"""Then follow normal.NAME for each gain and constant: normal . theta + constant <= 0 was asked.
-
-distance is -1 where the proposal was replaced; mode is a `Mode`, reason a `Reason`.
-"""
 
 
 def joint_state(stamp_ns: int, names: Sequence[str], **fields: Array) -> JointState:

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/topics_and_parameters.md from the tables the nodes are built from.
+
+python -m metactl_ros.nodes.reference_page > docs/topics_and_parameters.md
+"""
+
+from collections.abc import Mapping, Sequence
+import sys
+
+from metactl_ros.nodes.parameters import CONTROLLER, defaults_of, Meaning, PLANT
+from metactl_ros.nodes.shield_names import SHIELD_NAMES
+
+TOPICS = {
+    'controller': (
+        ('in', 'joint_states', 'sensor_msgs/JointState', 'best effort; matched by name, stamped'),
+        (
+            'in',
+            '~/joint_trajectory',
+            'trajectory_msgs/JointTrajectory',
+            'if reference: trajectory',
+        ),
+        ('in', '~/payload', 'std_msgs/Float64', 'payload estimate, kg'),
+        ('out', 'joint_commands', 'sensor_msgs/JointState', 'names and efforts, N m, stamped'),
+        (
+            'out',
+            'forward_effort_controller/commands',
+            'std_msgs/Float64MultiArray',
+            'the same for ros2_control, in the order of the joints',
+        ),
+        ('out', '~/reference', 'trajectory_msgs/JointTrajectory', 'one point: q_d, qd_d, qdd_d'),
+        ('out', '~/feedback', 'sensor_msgs/JointState', 'the state that was acted upon'),
+        ('out', '~/error', 'sensor_msgs/JointState', 'q_d - q and qd_d - qd'),
+        ('out', '~/output', 'sensor_msgs/JointState', 'effort: sent; velocity: before limits'),
+        ('out', '~/gains', 'sensor_msgs/JointState', 'position: gains; velocity: the proposal'),
+        ('out', '~/shield', 'sensor_msgs/JointState', 'position: the values named below'),
+        ('out', '~/bundle', 'std_msgs/String', 'JSON: name and SHA-256 of the bundle, latched'),
+        ('out', '/diagnostics', 'diagnostic_msgs/DiagnosticArray', 'mode, timing, inputs; 1 Hz'),
+        ('service', '~/enable', 'std_srvs/SetBool', 'false holds the arm where it is'),
+        ('service', '~/reset_fault', 'std_srvs/Trigger', 'leave FAULT, if all is well'),
+        ('service', '~/clear_context', 'std_srvs/Trigger', 'empty the window, warm up again'),
+    ),
+    'plant': (
+        ('in', 'joint_commands', 'sensor_msgs/JointState', 'names and efforts, N m'),
+        ('out', 'joint_states', 'sensor_msgs/JointState', 'as the sensors see it; effort: given'),
+        ('out', '~/truth', 'sensor_msgs/JointState', 'the true state; effort: the memory z'),
+        ('out', '~/braking', 'std_msgs/Bool', 'on change, latched'),
+        ('out', '/clock', 'rosgraph_msgs/Clock', 'in lockstep'),
+        ('out', '/diagnostics', 'diagnostic_msgs/DiagnosticArray', '1 Hz'),
+        ('service', '~/reset', 'std_srvs/Trigger', 'begin the episode again'),
+    ),
+}
+PARAMETERS: dict[str, tuple[Mapping[str, Meaning], str]] = {
+    'controller': (CONTROLLER, 'controller_node.yaml'),
+    'plant': (PLANT, 'plant_node.yaml'),
+}
+
+
+def page() -> str:
+    """Return the page."""
+    lines = [
+        '# Topics and parameters',
+        '',
+        'Generated: `python -m metactl_ros.nodes.reference_page`. Names are relative; `~/` stands',
+        'for the node. Units are SI. This is not a safety-rated function.',
+    ]
+    for node, (meanings, file) in PARAMETERS.items():
+        lines += ['', f'## {node}', '']
+        lines += table(('', 'name', 'type', 'what'), TOPICS[node])
+        lines += [
+            '',
+            f'Defaults are in `config/{file}`; a read-only parameter is set at start.',
+            '',
+        ]
+        lines += table(
+            ('parameter', 'default', 'range', 'read-only', 'what'),
+            [parameter_row(name, m, defaults_of(file)[name]) for name, m in meanings.items()],
+        )
+    lines += ['', '## The values of ~/shield', '']
+    lines += [f'- `{name}`' for name in SHIELD_NAMES]
+    lines += [
+        '- `normal.GAIN` for each gain, and `constant`: normal . theta + constant <= 0 was asked'
+    ]
+    return '\n'.join(lines) + '\n'
+
+
+def parameter_row(name: str, meaning: Meaning, default: object) -> tuple[str, ...]:
+    """Return the cells of a parameter."""
+    ends = meaning.bounds
+    bounds = '' if ends is None else f'{ends[0]:g} to {ends[1]:g}'
+    fixed = 'yes' if meaning.is_fixed else 'no'
+    return f'`{name}`', f'`{default!r}`', bounds, fixed, meaning.description
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table in Markdown."""
+    cells = [headings, ['---'] * len(headings), *rows]
+    return [f'| {" | ".join(row)} |' for row in cells]
+
+
+if __name__ == '__main__':
+    sys.stdout.write(page())

@@ -1,0 +1,29 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The names of what ~/shield carries, in order."""
+
+SHIELD_NAMES = (
+    'mode',
+    'reason',
+    'was_moved',
+    'is_feasible',
+    'distance',
+    'excess',
+    'excess_after_limits',
+    'lyapunov_value',
+    'state_is_fresh',
+    'reference_is_valid',
+    'policy_is_on_time',
+    'has_error',
+    'reset_requested',
+    'payload_estimate_kg',
+    'now_s',
+    'late_ms',
+    'inference_ms',
+    'state_stamp_sec',
+    'state_stamp_nanosec',
+)
+"""Then follow normal.NAME for each gain and constant: normal . theta + constant <= 0 was asked.
+
+distance is -1 where the proposal was replaced; mode is a `Mode`, reason a `Reason`.
+"""
