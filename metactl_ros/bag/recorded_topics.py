@@ -34,7 +34,7 @@ LATCHED = (
     'controller/gains',
     'controller/shield',
 )
-"""Kept by the publisher for whoever comes later: a bag has the first tick, however fast it came."""
+"""Kept by the publisher for who comes later: a bag has the first tick, however fast it came."""
 
 
 def parse_topics(entries: Iterable[str]) -> list[tuple[str, str]]:

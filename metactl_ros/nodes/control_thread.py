@@ -138,8 +138,6 @@ class ControlThread(threading.Thread):
         gc.collect()
         gc.freeze()  # what lives now lives long: later collections need not look at it
         self.is_realtime = become_realtime(self._timing.priority)
-        gc.collect()
-        gc.freeze()  # what lives now lives long: later collections need not look at it
         try:
             arrivals = self._begin()
             if arrivals:
