@@ -1,0 +1,54 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The launch file against ROS's own launch packages, which are not on PyPI."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).resolve().parents[1] / 'launch' / 'meta_controller.launch.py'
+WANTED = {
+    'policy',
+    'controller',
+    'plant',
+    'tau_z',
+    'payload',
+    'duration',
+    'namespace',
+    'params_file',
+    'record',
+    'use_sim_time',
+    'log_level',
+}
+
+
+def arguments():
+    """Return the arguments of the launch file, by reading it."""
+    for node in ast.parse(PATH.read_text(encoding='utf-8')).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == 'ARGUMENTS':
+            return ast.literal_eval(node.value)
+    raise AssertionError('no ARGUMENTS')
+
+
+def test_every_argument_has_a_default_and_a_description():
+    assert set(arguments()) >= WANTED
+    for default, description in arguments().values():
+        assert isinstance(default, str)
+        assert len(description) > 10
+
+
+def test_the_launch_description_starts_plant_controller_and_recorder(tmp_path):
+    pytest.importorskip('launch_ros', reason='needs ROS 2: launch_ros is not on PyPI')
+    from launch import LaunchContext
+
+    spec = importlib.util.spec_from_file_location('meta_controller_launch', PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    context = LaunchContext()
+    for name, (default, _) in module.ARGUMENTS.items():
+        context.launch_configurations[name] = default
+    context.launch_configurations['record'] = str(tmp_path / 'bag')
+    started = [a.node_executable for a in module.start(context) if hasattr(a, 'node_executable')]
+    assert started == ['metactl_recorder', 'metactl_plant', 'metactl_controller']
