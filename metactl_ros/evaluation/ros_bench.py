@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.progress import track
+from rosbags.highlevel import AnyReader
+from rosbags.typesys import get_typestore, Stores
 
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.control.loop import ControlLoop
@@ -67,6 +69,19 @@ def run_bench(out: Path, duration_s: float, num_silences: int, policy: Path) -> 
     console.print_json(data=figures)
 
 
+def last_diagnostics(folder: Path) -> dict[str, float]:
+    """Return the figures of the last report of the controller's timing in a bag, by name."""
+    found: dict[str, float] = {}
+    with AnyReader([folder], default_typestore=get_typestore(Stores.ROS2_JAZZY)) as reader:
+        wanted = [c for c in reader.connections if c.topic == '/diagnostics']
+        for connection, _, raw in reader.messages(connections=wanted):
+            message: Any = reader.deserialize(raw, connection.msgtype)
+            for status in message.status:
+                if status.name.endswith('controller: timing'):
+                    found = {v.key: float(v.value) for v in status.values if v.key.endswith(' ms')}
+    return found
+
+
 def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
     """Run for a while and return the figures of its ticks, and the ticks."""
     assert setup.record is not None
@@ -75,6 +90,7 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
         time.sleep(duration_s + START_S)
         memory = resident_mb(processes['controller_node'].pid)
     log = read_ticks(Path(setup.record))
+    reported = last_diagnostics(Path(setup.record))
     is_driving = log.shield['state_is_fresh'] == 1.0
     last = np.flatnonzero(is_driving)[-1]
     rows = slice(round(START_S * 100), last)
@@ -88,6 +104,7 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
         'late_ticks': int(np.sum(late > 5.0)),
         'missed_ticks': int(np.sum(np.diff(times) > 0.015)),
         'inference_ms': quantiles(took),
+        'tick_ms': {name: reported.get(f'tick {name} ms') for name in ('p50', 'p99', 'max')},
         'num_ticks': len(times),
         'ticks_by_mode': {mode.name: int(np.sum(modes == mode)) for mode in Mode},
         'unsafe_efforts': int(np.sum(~np.isfinite(log.effort_nm))),

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that ticks: on deadlines of the steady clock, or with each state in simulated time.
 
-It knows no ROS: states come from an `Inbox`, and what it decides goes to `send`. Between the
-driver and `send` stands one more check, which trusts nobody: an effort that is not finite, too
-large or too far from the last one is replaced by a step towards zero, and the controller faults.
-However the thread ends, it ends with the fading torque of a blind arm and a command of zero.
+It knows no ROS: states come from an `Inbox`; what it decides goes to `send`, and how it came about
+to `tell`. Before `send` stands one more check, which trusts nobody: an effort that is not finite,
+too large or too far from the last one is replaced by a step towards zero, and the controller
+faults. However the thread ends, it ends with the fading torque of a blind arm and a last zero.
 """
 
 from collections import deque
@@ -109,15 +109,18 @@ class ControlThread(threading.Thread):
         timing: Timing,
         limits: JointLimits,
         send: Callable[[Command], None],
+        tell: Callable[[Command], None] = lambda _: None,
     ) -> None:
         super().__init__(name='control', daemon=True)
-        self._driver, self._inbox, self._timing, self._send = driver, inbox, timing, send
+        self._driver, self._inbox, self._timing = driver, inbox, timing
+        self._send, self._tell = send, tell
         self._most_nm = np.array(limits.effort_nm) + SLACK
         self._step_nm = np.array(limits.effort_rate_nmps) * seconds(timing.period_ns)
         self._effort_nm: Array | None = None
         self._newest: Arrival | None = None
         self._must_stop = threading.Event()
         self._has_error = False
+        self._sent_ns = 0
         self.deadlines = Deadlines(timing.period_ns, time.monotonic_ns())
         self.tick_ns = np.zeros(8192, dtype=np.int64)
         """From the arrival of a state, or the tick's begin if that is later, to its command."""
@@ -198,7 +201,7 @@ class ControlThread(threading.Thread):
         if arrivals:
             begin_ns = max(self._newest.received_ns, now_ns)
             place = (self.deadlines.num_ticks - 1) % len(self.tick_ns)
-            self.tick_ns[place] = time.monotonic_ns() - begin_ns
+            self.tick_ns[place] = self._sent_ns - begin_ns
 
     def _issue(self, effort_nm: Array, tick: Tick | None, late_ns: int) -> None:
         """Check an effort against what no effort may be, and send it."""
@@ -213,7 +216,10 @@ class ControlThread(threading.Thread):
             self._has_error = True
             effort_nm = self._towards_zero()
         self._effort_nm = effort_nm
-        self._send(Command(effort_nm, tick, self._newest.stamp_ns, late_ns))
+        command = Command(effort_nm, tick, self._newest.stamp_ns, late_ns)
+        self._send(command)
+        self._sent_ns = time.monotonic_ns()
+        self._tell(command)  # whoever listens can wait: the arm has its command
 
     def _towards_zero(self) -> Array:
         assert self._effort_nm is not None

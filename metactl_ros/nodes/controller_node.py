@@ -189,7 +189,7 @@ class ControllerNode(LifecycleNode):
         self._inbox.take()
         self._renew_gate()
         self._thread = ControlThread(
-            self._driver, self._inbox, timing, self._arm.limits, self._send
+            self._driver, self._inbox, timing, self._arm.limits, self._send, self._tell
         )
         super().on_activate(state)
         self._thread.start()
@@ -217,17 +217,26 @@ class ControllerNode(LifecycleNode):
             if self._thread.error:
                 self.say_error(f'control ended by an error:\n{self._thread.error}')
 
+    def _stamp(self, command: Command) -> int:
+        """Return the time of a command: that of its state in simulated time, else now."""
+        if self._uses_sim_time:
+            return command.state_stamp_ns
+        return int(self.get_clock().now().nanoseconds)
+
     def _send(self, command: Command) -> None:
-        """Publish a command, then what it was made from."""
-        stamp_ns = command.state_stamp_ns
-        if not self._uses_sim_time:
-            stamp_ns = self.get_clock().now().nanoseconds
+        """Publish a command."""
+        self._stamp_ns = self._stamp(command)
         if not self._values['shadow']:
-            self._stamped.publish(joint_state(stamp_ns, self._joints, effort=command.effort_nm))
+            self._stamped.publish(
+                joint_state(self._stamp_ns, self._joints, effort=command.effort_nm)
+            )
             self._forward.publish(forward_command(self._joints, command.effort_nm))
+
+    def _tell(self, command: Command) -> None:
+        """Publish what the last command was made from."""
         if command.tick is not None:
             self._telemetry.publish(
-                stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
+                self._stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
             )
 
     def _on_state(self, message: JointState) -> None:
