@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from metactl_ros.evaluation.result_file import write_json
+from metactl_ros.settings import shipped_policy
 from training import evaluate
 from training.evaluate import main, PAPER_BASELINE_RAD, parse_args
 from training.trial import Trial, TrialResult
@@ -142,3 +143,25 @@ def test_a_result_that_is_not_finite_is_not_written(tmp_path):
         write_json(path, {'rmse': float('nan')})
     assert json.loads(path.read_text()) == {'rmse': 1.0}
     assert [p.name for p in tmp_path.iterdir()] == ['result.json']
+
+
+def test_the_shipped_bundle_is_evaluated_like_a_run_and_only_under_its_own_shield(
+    tmp_path, capsys
+):
+    bundle = shipped_policy()
+    command = ['--run', str(bundle), '--tau-z', '2', '--rollouts', '2', '--jobs', '1']
+    assert main([*command, '--out', str(tmp_path)]) == 0
+    record = json.loads((tmp_path / f'{bundle.stem}_rk4_tau2_seed42.json').read_text())
+    assert record['controller'] == bundle.stem
+    assert len(record['bundle_sha256']) == 64
+    assert record['delta_percent'] < -80.0
+    assert main([*command, '--target-error', '0', '--out', str(tmp_path)]) == 2
+    assert 'target_error_rad' in capsys.readouterr().err
+
+
+def test_the_shield_may_be_made_strict(tmp_path):
+    command = ['--tau-z', '2', '--rollouts', '1', '--jobs', '1', '--target-error', '0']
+    assert main([*command, '--out', str(tmp_path)]) == 0
+    record = json.loads((tmp_path / 'ct_target0_rk4_tau2_seed42.json').read_text())
+    assert record['target_error_rad'] == 0.0
+    assert record['settings']['controller']['lyapunov']['target_error_rad'] == 0.0

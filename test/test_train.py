@@ -213,3 +213,12 @@ def test_asking_for_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match='no GPU that torch can use; leave --device out'):
         choose_device('cuda')
     assert choose_device('auto') == choose_device('cpu') == 'cpu'
+
+
+def test_without_the_lagrangian_beta_stays_zero_and_the_folder_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ['--model', 'mlp', '--heads', '1', '--window', '5', '--plant', 'rk4', '--steps', '20']
+    assert main([*small, '--without-lagrangian']) == 0
+    folder = tmp_path / 'runs/train/robust_mlp_k1_w5_tau2_beta0_seed42'
+    assert read_run(folder).hyper.lagrangian_rate == 0.0
+    assert load_checkpoint(folder, read_run(folder)).beta == 0.0
