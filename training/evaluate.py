@@ -276,7 +276,7 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
     records, upcoming = [], iter(results)
     for cell in cells:
         record = summarise(settings, cell, [next(upcoming) for _ in cell])
-        name = cell[0].run.name if cell[0].run else 'ct'
+        name = cell[0].run.name.removesuffix(BUNDLE_SUFFIX) if cell[0].run else 'ct'
         name += '' if args.target_error is None else f'_target{args.target_error:g}'
         name = f'{name}_{args.plant}_tau{cell[0].tau_z_s:g}_seed{cell[0].seed}.json'
         write_json(args.out / name, record)
