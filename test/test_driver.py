@@ -47,10 +47,13 @@ class Held:
     def __init__(self, q_rad=POSTURE):
         self.held = Hold(np.array(q_rad)).at(0.0)
         self.is_missing = False
-        self.begun, self.asked = [], []
+        self.begun, self.asked, self.rejoined = [], [], []
 
     def begin(self, state):
         self.begun.append(state.stamp_ns)
+
+    def rejoin(self, state):
+        self.rejoined.append(state.stamp_ns)
 
     def at(self, stamp_ns):
         self.asked.append(stamp_ns)
@@ -184,7 +187,12 @@ def test_a_stale_state_makes_the_arm_blind_and_fresh_ones_warm_it_up_again():
     asked = len(ride.policy.windows)
     assert [ride.tick_without_state().mode for _ in range(3)] == [BLIND] * 3
     assert len(ride.policy.windows) == asked
-    assert ride.tick().mode == WARMUP
+    assert not ride.reference.rejoined
+    tick = ride.tick()
+    assert tick.mode == WARMUP
+    assert ride.reference.rejoined == [tick.state.stamp_ns]  # the arm has moved by itself
+    ride.tick()
+    assert len(ride.reference.rejoined) == 1
 
 
 def test_a_missing_but_still_fresh_state_is_acted_upon_with_the_reference_of_now():

@@ -339,3 +339,21 @@ def test_a_motion_begun_anew_nearby_is_no_longer_blended():
     source, _ = motion_from(np.array([0.5, 0.0]))
     source.begin(ArmState(2 * NOW_NS, MOTION.at(0.0).q_rad, np.zeros(2)))
     np.testing.assert_array_equal(numbers(source.at(2 * NOW_NS)), numbers(MOTION.at(0.0)))
+
+
+def test_a_motion_rejoined_from_afar_goes_on_from_there_and_in_its_own_time():
+    source, _ = motion_from(np.zeros(2))
+    far = np.array([1.0, -1.0])
+    source.rejoin(ArmState(2 * NOW_NS, far, np.zeros(2)))
+    np.testing.assert_allclose(source.at(2 * NOW_NS).q_rad, far, rtol=0, atol=1e-12)
+    after_ns = 2 * NOW_NS + nanoseconds_of(BLEND_S)
+    np.testing.assert_array_equal(
+        numbers(source.at(after_ns)), numbers(MOTION.at(seconds(after_ns - NOW_NS)))
+    )
+
+
+def test_a_trajectory_is_forgotten_when_the_arm_was_let_go():
+    source = begun(point(1.0, [0.5, 0.5]))
+    assert source.at(NOW_NS) is not None
+    source.rejoin(ArmState(NOW_NS, REST, np.zeros(2)))
+    assert source.at(NOW_NS) is None

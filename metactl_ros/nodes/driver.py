@@ -124,6 +124,8 @@ class Driver:
                 self._restart(states[-1] if states else self._state, self.last.step.effort_nm)
         self._inference_ns = 0
         if states:
+            if self.last is not None and self.last.mode >= Mode.BLIND:
+                self.reference.rejoin(states[0])  # the arm has moved by itself meanwhile
             self._look(states)
         state = self._state
         reference = self.reference.at(state.stamp_ns if states else now_ns)

@@ -32,6 +32,9 @@ class ReferenceSource(Protocol):
     def begin(self, state: ArmState) -> None:
         """Begin at a state, whose stamp is the time zero of a motion."""
 
+    def rejoin(self, state: ArmState) -> None:
+        """Go on from a state, wherever the arm has got to while nobody held it."""
+
     def at(self, stamp_ns: int) -> Reference | None:
         """Return the reference at a time, or None if there is none."""
 
@@ -41,19 +44,24 @@ class MotionSource:
 
     def __init__(self, motion: ReferenceMotion) -> None:
         self._motion = motion
-        self._begin_ns = 0
+        self._begin_ns = self._joined_ns = 0
         self._offset_rad: Array | None = None
 
     def begin(self, state: ArmState) -> None:
         """Begin the motion at a state."""
         self._begin_ns = state.stamp_ns
-        offset = state.q_rad - self._motion.at(0.0).q_rad
+        self.rejoin(state)
+
+    def rejoin(self, state: ArmState) -> None:
+        """Go on with the motion, approaching it if it is far from the state."""
+        offset = state.q_rad - self._motion.at(seconds(state.stamp_ns - self._begin_ns)).q_rad
+        self._joined_ns = state.stamp_ns
         self._offset_rad = offset if np.abs(offset).max() > BLEND_ABOVE_RAD else None
 
     def at(self, stamp_ns: int) -> Reference | None:
-        """Return the motion, with what is left of the initial distance added."""
-        t_s = seconds(stamp_ns - self._begin_ns)
-        reference = self._motion.at(t_s)
+        """Return the motion, with what is left of the distance at joining added."""
+        reference = self._motion.at(seconds(stamp_ns - self._begin_ns))
+        t_s = seconds(stamp_ns - self._joined_ns)
         if self._offset_rad is None or t_s >= BLEND_S:
             return reference
         left = _quintic(_Knot(0.0, self._offset_rad), _Knot(BLEND_S, 0.0 * self._offset_rad), t_s)
@@ -91,6 +99,10 @@ class TrajectorySource:
         """Forget what came before: it was for another timeline."""
         self._rest = Hold(state.q_rad).at(0.0)
         self._plan = (state.stamp_ns, [])
+
+    def rejoin(self, state: ArmState) -> None:
+        """Forget the trajectory: it went on while nobody held the arm."""
+        self.begin(state)
 
     def accept(self, message: Any, now_ns: int, ros_now_ns: int) -> None:
         """Follow a JointTrajectory from now on.
