@@ -20,6 +20,7 @@ KEPT = flat(json.loads((ROOT / 'results' / 'bench.json').read_text()))
         ('plant_rk4_ratio_n1024', 50.0, None),
         ('control_step_p99_us', None, 150.0),
         ('control_step_rss_growth_kb_per_million', None, 1024.0),
+        ('train_step_ratio.incrt_k4_w20', 6.0, None),
         ('train_step_ratio.incrt_k7_w50', 15.0, None),
         ('train_step_ratio.transformer_w20', 1.8, None),
         ('replay_memory_ratio_w50', 20.0, None),
