@@ -222,3 +222,13 @@ def test_without_the_lagrangian_beta_stays_zero_and_the_folder_says_so(tmp_path,
     folder = tmp_path / 'runs/train/robust_mlp_k1_w5_tau2_beta0_seed42'
     assert read_run(folder).hyper.lagrangian_rate == 0.0
     assert load_checkpoint(folder, read_run(folder)).beta == 0.0
+
+
+def test_a_checkpoint_of_another_window_is_not_resumed_and_the_message_says_what_to_do(
+    settings, tmp_path, capsys
+):
+    train(tmp_path, settings, small_run(10), resume=False, console=QUIET)
+    assert main(['--resume', str(tmp_path), '--window', '20']) == 2
+    said = capsys.readouterr().err
+    assert '--window 20' in said
+    assert 'was begun with 5; leave it out to resume' in said

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 import signal
+import sys
 import time
 from types import FrameType
 from typing import Any, get_args
@@ -47,6 +48,7 @@ from training.run import (
     Presets,
     read_run,
     RunConfig,
+    RunError,
     save_checkpoint,
     save_result,
 )
@@ -185,6 +187,20 @@ def parse_args(arguments: Sequence[str] | None, presets: Presets) -> argparse.Na
     return parser.parse_args(arguments)
 
 
+def require_no_contradiction(
+    args: argparse.Namespace, words: Sequence[str], run: RunConfig
+) -> None:
+    """Refuse options that a resumed run was begun without: they could not take effect."""
+    given = {word.split('=')[0] for word in words}
+    for name in ('preset', 'model', 'heads', 'window', 'tau_z', 'seed', 'steps', 'plant'):
+        option = f'--{name.replace("_", "-")}'
+        if option in given and getattr(args, name) != getattr(run, name):
+            raise RunError(
+                f'{option} {getattr(args, name)}: {args.resume} was begun with '
+                f'{getattr(run, name)}; leave it out to resume, or begin another run with --out.'
+            )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0 done, 2 wrong use, 3 stopped and resumable."""
     console = Console(stderr=True)
@@ -194,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings()
         if args.resume:
             folder, run = args.resume, read_run(args.resume)
+            require_no_contradiction(args, sys.argv[1:] if arguments is None else arguments, run)
         else:
             hyper = getattr(presets, args.preset)
             if args.without_lagrangian:
