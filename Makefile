@@ -37,9 +37,11 @@ format: $(VENV)/.sim-ros-train-dev ## apply ruff's fixes and format
 bench: $(VENV)/.sim-ros-train-dev ## measure speed, write results/bench.json
 	$(VENV)/bin/python -m training.bench
 
-nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns
+nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is kept over ROS
 	$(VENV)/bin/python -m training.sweep config/studies/nightly.yaml
 	$(VENV)/bin/python -m training.report runs/sweep/nightly/results/*.json --out runs/nightly
+	cp runs/nightly/runs.csv results/nightly_models.csv
+	$(VENV)/bin/metactl bench --out results/ros_timing.json
 
 clean: ## remove the environment, builds and caches; runs/ stays
 	rm -rf $(VENV) build dist install log .coverage .hypothesis *.egg-info
