@@ -364,3 +364,17 @@ def test_what_is_no_record_is_refused_with_file_and_field(bad, message):
     with pytest.raises(ConfigError) as refusal:
         run_from(bad, 'a.json')
     assert str(refusal.value).startswith(f'a.json: {message}')
+
+
+@pytest.mark.parametrize(
+    ('candidate', 'reference', 'expected'),
+    [
+        ([1.0], [1.0], 1.0),
+        ([1.0], [1.0, 2.0], 2.0 / 3.0),
+        ([2.0], [1.0, 1.0], 1.0),
+        ([1.0, 1.0], [2.0], 1.0 / 3.0),
+        ([1.0, 2.0], [2.0], 2.0 / 3.0),
+    ],
+)
+def test_a_tie_with_a_single_run_has_its_p_counted_by_hand(candidate, reference, expected):
+    assert stats.mann_whitney_less(candidate, reference)[1] == pytest.approx(expected)

@@ -83,9 +83,10 @@ def mann_whitney_less(
     has_ties = len(np.unique(both)) < n + m
     method = 'asymptotic' if has_ties else 'exact'
     found = stats.mannwhitneyu(candidate, reference, alternative='less', method=method)
-    p = float(found.pvalue)
-    if has_ties and math.comb(n + m, n) <= LARGEST_EXACT:
-        ranks = stats.rankdata(both)
+    p, ranks = float(found.pvalue), stats.rankdata(both)
+    if has_ties and min(n, m) == 1:  # scipy permutes samples of two or more only
+        p = float(np.mean(ranks <= ranks[0] if n == 1 else ranks >= ranks[-1]))
+    elif has_ties and math.comb(n + m, n) <= LARGEST_EXACT:
         p = float(
             stats.permutation_test(
                 (ranks[:n], ranks[n:]),
