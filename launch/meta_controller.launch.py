@@ -23,20 +23,21 @@ from launch_ros.actions import Node
 from metactl_ros.nodes.fleet import parameters_of, Setup
 from metactl_ros.nodes.middleware import loopback_environment
 
+USUAL = Setup()
 ARGUMENTS = {
     'policy': ('', 'path of a policy bundle NAME.metactl; empty: the shipped one'),
-    'controller': ('policy', 'policy, or ct for the fixed gains of the baseline'),
-    'plant': ('bullet', 'bullet or rk4: the simulated robot; none: a real one'),
-    'tau_z': ('2.0', 'memory horizon of the simulated friction, s'),
-    'payload': ('0.75', 'payload of the simulated robot, kg'),
-    'seed': ('42', 'of the simulated episode'),
+    'controller': (USUAL.controller, 'policy, or ct for the fixed gains of the baseline'),
+    'plant': (USUAL.plant, 'bullet or rk4: the simulated robot; none: a real one'),
+    'tau_z': (str(USUAL.tau_z_s), 'memory horizon of the simulated friction, s'),
+    'payload': (str(USUAL.payload_kg), 'payload of the simulated robot, kg'),
+    'seed': (str(USUAL.seed), 'of the simulated episode'),
     'duration': ('0.0', 'end after so many seconds; 0: never'),
     'namespace': ('', 'of all nodes and topics'),
     'params_file': ('', 'a YAML file of ROS parameters'),
     'record': ('', 'folder of a bag to write; empty: none'),
     'use_sim_time': ('false', 'lockstep with the simulated robot: repeatable to the bit'),
     'loopback': ('true', 'keep all traffic on this machine; false: the DDS settings around'),
-    'log_level': ('info', 'debug, info, warn or error'),
+    'log_level': (USUAL.log_level, 'debug, info, warn or error'),
 }
 
 EXECUTABLES = {

@@ -8,6 +8,7 @@ from pathlib import Path
 import sys
 
 from metactl_ros.errors import MetactlError
+from metactl_ros.nodes.fleet import Setup
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,19 +38,19 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
         'Start the simulated robot and the controller, without the launch packages of ROS; '
         'Ctrl-C ends both.'
     )
-    add = parser.add_argument
-    add('--controller', choices=('policy', 'ct'), default='policy', help='(%(default)s)')
+    add, usual = parser.add_argument, Setup()
+    add('--controller', choices=('policy', 'ct'), default=usual.controller, help='(%(default)s)')
     add('--policy', default='', metavar='NAME.metactl', help='a bundle (default: the shipped one)')
-    add('--plant', choices=('bullet', 'rk4'), default='bullet', help='(%(default)s)')
-    add('--tau-z', type=float, default=2.0, metavar='S', help='memory horizon, s (%(default)s)')
-    add('--payload', type=float, default=0.75, metavar='KG', help='kg (%(default)s)')
-    add('--seed', type=int, default=42, help='of the episode (%(default)s)')
+    add('--plant', choices=('bullet', 'rk4'), default=usual.plant, help='(%(default)s)')
+    add('--tau-z', type=float, default=usual.tau_z_s, metavar='S', help='memory, s (%(default)s)')
+    add('--payload', type=float, default=usual.payload_kg, metavar='KG', help='kg (%(default)s)')
+    add('--seed', type=int, default=usual.seed, help='of the episode (%(default)s)')
     add('--duration', type=float, default=0.0, metavar='S', help='s; 0: until Ctrl-C')
     add('--namespace', default='', help='of all topics (default: none)')
     add('--params-file', type=Path, metavar='FILE', help='ROS parameters of the nodes')
     add('--record', type=Path, metavar='BAG', help='record everything into a bag')
     add('--use-sim-time', action='store_true', help='lockstep: simulated time, repeatable')
-    add('--log-level', default='info', help='(%(default)s)')
+    add('--log-level', default=usual.log_level, help='(%(default)s)')
     parser.set_defaults(run=_up)
 
 
@@ -58,10 +59,10 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         'Run the baseline and the shipped policy on the same episode, in real time over ROS, and '
         'compare them.'
     )
-    add = parser.add_argument
+    add, usual = parser.add_argument, Setup()
     add('--out', type=Path, default=Path('runs/demo'), help='(%(default)s)')
-    add('--seed', type=int, default=42, help='of the episode (%(default)s)')
-    add('--payload', type=float, default=0.75, metavar='KG', help='kg (%(default)s)')
+    add('--seed', type=int, default=usual.seed, help='of the episode (%(default)s)')
+    add('--payload', type=float, default=usual.payload_kg, metavar='KG', help='kg (%(default)s)')
     add('--duration', type=float, default=20.0, metavar='S', help='of each run (%(default)s)')
     parser.set_defaults(run=_demo)
 
@@ -84,7 +85,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from metactl_ros.nodes.fleet import run_up, Setup
+    from metactl_ros.nodes.fleet import run_up
 
     setup = Setup(
         controller=args.controller,

@@ -195,6 +195,7 @@ def test_50000_fuzzed_messages_are_refused_or_give_finite_numbers():
     assert min(num_good.values()) > 2_000
 
 
+NEEDS_ROS = "needs ROS: pip install 'metactl_ros[ros]'"
 NODES = {
     'controller_node.yaml': parameters.CONTROLLER,
     'plant_node.yaml': parameters.PLANT,
@@ -247,7 +248,7 @@ def test_a_sinusoid_that_is_not_finite_or_not_per_joint_is_refused(name, value):
 @pytest.mark.ros
 @pytest.mark.parametrize('file', NODES)
 def test_every_parameter_is_declared_with_its_text_and_its_range(file):
-    pytest.importorskip('rclpy')
+    pytest.importorskip('rclpy', reason=NEEDS_ROS)
     node, defaults = FakeNode(), parameters.defaults_of(file)
     parameters.declare(node, NODES[file], file)
     assert set(node.declared) == set(defaults)
@@ -264,7 +265,7 @@ def test_every_parameter_is_declared_with_its_text_and_its_range(file):
 
 @pytest.mark.ros
 def test_a_misspelt_parameter_is_refused_with_a_suggestion_and_a_foreign_one_is_not():
-    pytest.importorskip('rclpy')
+    pytest.importorskip('rclpy', reason=NEEDS_ROS)
     node = FakeNode()
     node._parameter_overrides = {'use_sim_time': True, 'policy': ''}
     parameters.declare(node, parameters.CONTROLLER, 'controller_node.yaml')
@@ -276,7 +277,7 @@ def test_a_misspelt_parameter_is_refused_with_a_suggestion_and_a_foreign_one_is_
 
 @pytest.mark.ros
 def test_a_value_that_does_not_fit_is_refused_with_its_name():
-    exceptions = pytest.importorskip('rclpy.exceptions')
+    exceptions = pytest.importorskip('rclpy.exceptions', reason=NEEDS_ROS)
     node = FakeNode()
 
     def refuse(name, *_):

@@ -25,18 +25,17 @@ WANTED = {
 
 
 def arguments():
-    """Return the arguments of the launch file, by reading it."""
+    """Return names and descriptions of the launch file's arguments, by reading it."""
     for node in ast.parse(PATH.read_text(encoding='utf-8')).body:
         if isinstance(node, ast.Assign) and node.targets[0].id == 'ARGUMENTS':
-            return ast.literal_eval(node.value)
+            rows = zip(node.value.keys, node.value.values, strict=True)
+            return {key.value: row.elts[1].value for key, row in rows}
     raise AssertionError('no ARGUMENTS')
 
 
-def test_every_argument_has_a_default_and_a_description():
+def test_every_argument_has_a_description():
     assert set(arguments()) >= WANTED
-    for default, description in arguments().values():
-        assert isinstance(default, str)
-        assert len(description) > 10
+    assert all(len(description) > 10 for description in arguments().values())
 
 
 def test_the_launch_description_starts_plant_controller_and_recorder(tmp_path):
