@@ -333,3 +333,25 @@ def test_an_arm_that_is_left_alone_fades_to_zero_and_asks_no_policy():
     expected = np.maximum(1.0 - np.arange(22) / 20.0, 0.0)
     np.testing.assert_allclose(efforts, np.stack([expected, expected], axis=1), atol=1e-9)
     assert ride.driver.inference_ns[NUM_ROWS + 1 : ride.driver.num_ticks].tolist() == [0] * 22
+
+
+def test_a_tick_tells_all_it_was_made_from():
+    ride = Ride()
+    start = ride.effort
+    first, second = ride.tick(), ride.tick()
+    assert [first.was_restarted, second.was_restarted] == [True, False]
+    np.testing.assert_array_equal(first.effort_before_nm, start)
+    assert second.effort_before_nm is first.step.effort_nm
+    late = ride.driver.tick([state_at(25), state_at(30)], 31, True)
+    assert [state.stamp_ns for state, _ in late.seen] == [25, 30]
+    assert all(reference is ride.reference.held for _, reference in late.seen)
+    assert not ride.tick_without_state().seen
+    assert not ride.driver.fade(40).seen
+    assert (late.now_ns, late.loop_ns) == (31, PERIOD_NS)  # the loop was never told to go back
+
+
+def test_a_cleared_context_is_told_as_a_restart():
+    ride = Ride().warm()
+    ride.requests.clear_context = True
+    assert ride.tick().was_restarted
+    assert not ride.tick().was_restarted

@@ -81,7 +81,7 @@ def read_ticks(folder: Path, node: str = 'controller') -> TickLog:
     if not ticks:
         raise BagError(f'{folder}: holds no complete tick of a node {node!r}; record one.')
     first = next(iter(ticks.values()))
-    points = [row['reference'].points[0] for row in ticks.values()]
+    points = [row['reference'].points[-1] for row in ticks.values()]
     shield = np.array([row['shield'].position for row in ticks.values()])
 
     def column(topic: str, field: str) -> Array:

@@ -32,7 +32,16 @@ class Tick(NamedTuple):
 
     now_ns: int
     """On the timeline of the states."""
+    loop_ns: int
+    """The same without steps back: what the loop was told."""
+    was_restarted: bool
+    """Whether the loop was reset before it: at the first tick, or because it was asked for."""
+    seen: Sequence[tuple[ArmState, Reference]]
+    """What entered the window, oldest first; nothing if no state came."""
+    effort_before_nm: Array
+    """From which the rate was limited, shape (n,)."""
     state: ArmState
+    """The one acted upon."""
     reference: Reference
     payload_kg: float
     """The estimate."""
@@ -89,6 +98,9 @@ class Driver:
         self._stood_ns = 0
         self._action = self.loop.nominal_action
         self._inference_ns = 0
+        self._seen: list[tuple[ArmState, Reference]] = []
+        self._was_restarted = False
+        self._effort_nm = np.zeros(0)
         self.num_policy_errors = 0
         self.num_ticks = 0
         self.num_moved = 0
@@ -122,7 +134,7 @@ class Driver:
             self.requests.clear_context = False
             if self.last is not None:  # else there is nothing to clear
                 self._restart(states[-1] if states else self._state, self.last.step.effort_nm)
-        self._inference_ns = 0
+        self._inference_ns, self._seen = 0, []
         if states:
             if self.last is not None and self.last.mode >= Mode.BLIND:
                 self.reference.rejoin(states[0])  # the arm has moved by itself meanwhile
@@ -144,7 +156,7 @@ class Driver:
     def fade(self, now_ns: int) -> Tick:
         """Return a tick of an arm that is being left alone: gravity torque, fading to zero."""
         assert self._state is not None
-        self._inference_ns = 0
+        self._inference_ns, self._seen = 0, []
         health = Health(state_is_fresh=False)
         return self._act(self._state, self._hold(self._state), now_ns, health)
 
@@ -152,13 +164,16 @@ class Driver:
         self.reference.begin(state)
         self._state, self._action = state, self.loop.nominal_action
         self._now_ns, self._stood_ns = state.stamp_ns, 0
-        return self.loop.reset(state, effort_nm)
+        self._was_restarted = True
+        self._effort_nm = self.loop.reset(state, effort_nm)
+        return self._effort_nm
 
     def _look(self, states: Sequence[ArmState]) -> None:
         window: Array | None = None
         for state in states:
             reference = self.reference.at(state.stamp_ns) or self._hold(state)
             window = self.loop.observe(state, reference, self.requests.payload_kg)
+            self._seen.append((state, reference))
         self._state = states[-1]
         if self._policy is not None and window is not None:
             begin_ns = time.perf_counter_ns()
@@ -188,6 +203,10 @@ class Driver:
         self.num_moved += bool(step.decision.was_moved)
         self.last = Tick(
             now_ns,
+            loop_ns,
+            self._was_restarted,
+            self._seen,
+            self._effort_nm,
             state,
             reference,
             self.requests.payload_kg,
@@ -196,6 +215,7 @@ class Driver:
             step,
             self._inference_ns,
         )
+        self._was_restarted, self._effort_nm = False, step.effort_nm
         return self.last
 
     def _may_clear(self) -> bool:

@@ -17,6 +17,8 @@ SHIELD_NAMES = (
     'has_error',
     'reset_requested',
     'payload_estimate_kg',
+    'was_restarted',
+    'num_states',
     'now_s',
     'late_ms',
     'inference_ms',

@@ -4,14 +4,18 @@
 
     joint_commands                        JointState       effort per joint, stamped
     forward_effort_controller/commands    Float64MultiArray  the same, in the order of the joints
-    ~/reference                           JointTrajectory  one point: q_d, qd_d, qdd_d
-    ~/feedback                            JointState       the state acted upon
+    ~/reference                           JointTrajectory  q_d, qd_d, qdd_d in force
+    ~/feedback                            JointState       the state acted upon; effort: before
     ~/error                               JointState       q_d - q, qd_d - qd
     ~/output                              JointState       effort sent; velocity: effort wanted
     ~/gains                               JointState       position: theta; velocity: the proposal
     ~/shield                              JointState       position: the values of SHIELD_NAMES
 
-All carry the stamp of the command; that of the state is in ~/shield.
+All carry the stamp of the command; that of the state is in ~/shield. Where several states came
+since the last tick, all of them entered the window: ~/feedback then has a message for each and
+~/reference a point for each, oldest first, and the last ones are those acted upon.
+time_from_start of a point is the stamp of its state on the controller's timeline, which begins at
+zero. A tick can be computed again from this alone, see `evaluation/replay.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +29,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from metactl_ros.nodes.driver import Tick
 from metactl_ros.nodes.joint_messages import set_stamp
 from metactl_ros.nodes.shield_names import SHIELD_NAMES
-from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
+from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, Reference
 
 
 def joint_state(stamp_ns: int, names: Sequence[str], **fields: Array) -> JointState:
@@ -44,14 +48,24 @@ def forward_command(names: Sequence[str], effort_nm: Array) -> Float64MultiArray
     return message
 
 
-def reference_message(stamp_ns: int, names: Sequence[str], tick: Tick) -> JointTrajectory:
-    """Return the reference of a tick as a trajectory of one point."""
+def reference_point(stamp_ns: int, reference: Reference) -> JointTrajectoryPoint:
+    """Return a reference as a point of a trajectory."""
     point = JointTrajectoryPoint(
-        positions=tick.reference.q_rad.tolist(),
-        velocities=tick.reference.qd_radps.tolist(),
-        accelerations=tick.reference.qdd_radps2.tolist(),
+        positions=reference.q_rad.tolist(),
+        velocities=reference.qd_radps.tolist(),
+        accelerations=reference.qdd_radps2.tolist(),
     )
-    message = JointTrajectory(joint_names=list(names), points=[point])
+    set_stamp(point.time_from_start, stamp_ns)
+    return point
+
+
+def reference_message(stamp_ns: int, names: Sequence[str], tick: Tick) -> JointTrajectory:
+    """Return the references of a tick, one point for each state seen, the last in force."""
+    points = [
+        reference_point(state.stamp_ns, reference)
+        for state, reference in tick.seen or [(tick.state, tick.reference)]
+    ]
+    message = JointTrajectory(joint_names=list(names), points=points)
     set_stamp(message.header.stamp, stamp_ns)
     return message
 
@@ -73,7 +87,9 @@ def shield_values(tick: Tick, state_stamp_ns: int, late_ns: int) -> list[float]:
                 decision.half_space.value,
                 *health,
                 tick.payload_kg,
-                tick.now_ns / NANOSECONDS_PER_SECOND,
+                tick.was_restarted,
+                len(tick.seen),
+                tick.loop_ns / NANOSECONDS_PER_SECOND,
                 late_ns / 1e6,
                 tick.inference_ns / 1e6,
                 *divmod(state_stamp_ns, NANOSECONDS_PER_SECOND),
@@ -111,9 +127,10 @@ class Telemetry:
         message.position = shield_values(tick, state_stamp_ns, late_ns)
         self._shield.publish(message)
         self._reference.publish(reference_message(stamp_ns, joints, tick))
-        self._feedback.publish(
-            joint_state(stamp_ns, joints, position=state.q_rad, velocity=state.qd_radps)
-        )
+        before = tick.effort_before_nm
+        for seen, _ in tick.seen or [(state, reference)]:
+            fields = {'position': seen.q_rad, 'velocity': seen.qd_radps, 'effort': before}
+            self._feedback.publish(joint_state(stamp_ns, joints, **fields))
         self._error.publish(joint_state(stamp_ns, joints, position=error, velocity=error_rate))
         self._output.publish(
             joint_state(stamp_ns, joints, effort=tick.step.effort_nm, velocity=tick.step.wanted_nm)
