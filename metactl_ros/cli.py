@@ -70,12 +70,13 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         'Measure rate, lateness and memory of the controller over ROS, quiet and under load, and '
-        'how soon it notices that the robot fell silent.'
+        'what happens when the robot falls silent or a process is killed.'
     )
     add = parser.add_argument
     add('--out', type=Path, default=Path('results/ros_timing.json'), help='(%(default)s)')
     add('--duration', type=float, default=60.0, metavar='S', help='of each run (%(default)s)')
     add('--silences', type=int, default=100, help='of the robot (%(default)s)')
+    add('--kills', type=int, default=10, help='of each process (%(default)s)')
     add('--policy', type=Path, metavar='NAME.metactl', help='(default: the shipped one)')
     parser.set_defaults(run=_bench)
 
@@ -114,7 +115,8 @@ def _bench(args: argparse.Namespace) -> int:
     from metactl_ros.evaluation.ros_bench import run_bench
     from metactl_ros.settings import shipped_policy
 
-    run_bench(args.out, args.duration, args.silences, args.policy or shipped_policy())
+    policy = args.policy or shipped_policy()
+    run_bench(args.out, args.duration, args.silences, args.kills, policy)
     return 0
 
 

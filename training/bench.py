@@ -14,6 +14,7 @@ import gc
 import json
 from pathlib import Path
 import statistics
+import tempfile
 import time
 from typing import Any
 
@@ -25,10 +26,13 @@ from rich.table import Table
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.evaluation.result_file import write_json
 from metactl_ros.evaluation.rollout import without_warmup
+from metactl_ros.evaluation.ros_bench import timed
+from metactl_ros.nodes.fleet import Setup
 from metactl_ros.plant.bullet_arm import BulletArm
 from metactl_ros.plant.protocol import Plant
 from metactl_ros.plant.rk4_arm import Rk4Arm
-from metactl_ros.settings import load_settings, Settings
+from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.settings import load_settings, Settings, shipped_policy
 from metactl_ros.signals import seconds
 from metactl_ros.task import draw_evaluation
 from training.bench_training import bench_training, flat
@@ -113,6 +117,48 @@ def bench_control_step(settings: Settings) -> dict[str, float]:
     }
 
 
+def bench_policy(settings: Settings) -> dict[str, float]:
+    """Return the time of one inference of the shipped policy, asked as by a node at 100 Hz.
+
+    A period of sleep lies before each, so that caches are as cold as in the node; asked without a
+    pause it takes about a third. p99 of each turn, then the median over the turns.
+    """
+    bundle = load_bundle(shipped_policy(), settings.arm, settings.controller)
+    context = bundle.controller.context
+    period_s = 1.0 / settings.controller.law.rate_hz
+    shape = (context.num_rows, 4 * len(settings.arm.joint_names) + 3 + context.num_extra)
+    windows = np.random.default_rng(0).normal(0.0, 0.1, (300, *shape))
+
+    def turn() -> list[float]:
+        taken = []
+        for window in windows:
+            time.sleep(period_s)
+            begin = time.perf_counter()
+            bundle.policy(window)
+            taken.append(1e3 * (time.perf_counter() - begin))
+        return taken
+
+    turns = np.array([turn() for _ in range(NUM_TURNS)])
+    return {
+        f'inference_p50_ms_w{context.num_rows}': float(np.median(turns)),
+        f'inference_p99_ms_w{context.num_rows}': float(
+            np.median(np.quantile(turns, 0.99, axis=1))
+        ),
+    }
+
+
+def bench_tick(_: Settings) -> dict[str, float]:
+    """Return what a tick of the node costs over ROS, from its state to its command, ms."""
+    with tempfile.TemporaryDirectory() as folder:
+        setup = Setup(plant='rk4', log_level='error', record=Path(folder) / 'bag')
+        figures, _log = timed(setup, 60.0)
+    return {
+        'tick_p50_ms': figures['tick_ms']['p50'],
+        'tick_p99_ms': figures['tick_ms']['p99'],
+        'node_rss_mb': figures['controller_rss_mb'],
+    }
+
+
 def _seconds_per_step(plant: Plant, effort_nm: np.ndarray, num_steps: int) -> float:
     begin = time.perf_counter()
     for _ in range(num_steps):
@@ -123,6 +169,8 @@ def _seconds_per_step(plant: Plant, effort_nm: np.ndarray, num_steps: int) -> fl
 BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {
     'plants': bench_plants,
     'control_step': bench_control_step,
+    'policy': bench_policy,
+    'tick': bench_tick,
     'training': bench_training,
 }
 
@@ -149,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table.add_column('figure')
     table.add_column('value', justify='right')
     for name, value in flat(figures).items():
-        table.add_row(name, f'{value:,.1f}')
+        table.add_row(name, f'{value:,.4g}' if value < 100.0 else f'{value:,.0f}')
     console.print(table)
     return 0
 

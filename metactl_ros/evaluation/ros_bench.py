@@ -8,9 +8,11 @@
     loaded    the same while every core is kept busy
     blind     the robot falls silent at random moments: how old was its last state when the
               controller stopped believing it?
+    crashes   either process is killed and started again (`ros_crashes.py`)
     tracking  the error over ROS against that of the same episode in process
 
-Everything is read back from bags. Timing depends on the machine; compare within one file.
+Everything is read back from bags. Timing depends on the machine; compare within one file: beside
+the node a bare thread keeps the same deadlines, and its lateness is the machine's own.
 """
 
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -37,6 +40,9 @@ from metactl_ros.control.modes import Mode
 from metactl_ros.evaluation.metrics import tracking_rmse
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.evaluation.rollout import run_episode
+from metactl_ros.evaluation.ros_crashes import controller_kills, plant_kills, sigterms
+from metactl_ros.nodes import parameters
+from metactl_ros.nodes.deadlines import become_realtime, Deadlines, sleep_until
 from metactl_ros.nodes.fleet import running, Setup
 from metactl_ros.plant.factory import make_plant, PlantName
 from metactl_ros.policy.bundle import load_bundle
@@ -47,7 +53,9 @@ START_S = 3.0
 """Left out at the beginning, and waited for in vain at most five times: processes start."""
 
 
-def run_bench(out: Path, duration_s: float, num_silences: int, policy: Path) -> None:
+def run_bench(
+    out: Path, duration_s: float, num_silences: int, num_kills: int, policy: Path
+) -> None:
     """Measure everything and write the file."""
     settings, console = load_settings(), Console()
     setup = Setup(policy=str(policy), plant='rk4', log_level='error')
@@ -59,10 +67,16 @@ def run_bench(out: Path, duration_s: float, num_silences: int, policy: Path) -> 
         with busy_cores():
             loaded, _ = timed(replace(setup, record=folder / 'loaded'), duration_s)
         blind = silences(replace(setup, record=folder / 'blind'), num_silences)
+        crashes = {
+            'controller': controller_kills(replace(setup, record=folder / 'kills'), num_kills),
+            'plant': plant_kills(replace(setup, record=folder / 'losses'), num_kills),
+            'sigterm': sigterms(setup, folder, num_kills),
+        }
     figures = {
         'quiet': quiet,
         'loaded': loaded,
         'blind': blind,
+        'crashes': crashes,
         'tracking': tracking(settings, setup, policy, log),
     }
     write_json(out, figures | provenance(settings))
@@ -87,7 +101,7 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
     assert setup.record is not None
     with running(setup) as processes:
         wait_for_bag(Path(setup.record))
-        time.sleep(duration_s + START_S)
+        bare_ms = bare_lateness_ms(duration_s + START_S)
         memory = resident_mb(processes['controller_node'].pid)
     log = read_ticks(Path(setup.record))
     reported = last_diagnostics(Path(setup.record))
@@ -109,7 +123,29 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
         'ticks_by_mode': {mode.name: int(np.sum(modes == mode)) for mode in Mode},
         'unsafe_efforts': int(np.sum(~np.isfinite(log.effort_nm))),
         'controller_rss_mb': memory,
+        'bare_thread_lateness_ms': quantiles(bare_ms),
+        'bare_thread_late_ticks': int(np.sum(bare_ms > 5.0)),
     }, log
+
+
+def bare_lateness_ms(duration_s: float) -> Array:
+    """Sleep until deadlines 10 ms apart, with the priority of the node; return the lateness.
+
+    It does nothing else: what makes it late is the machine, not this package.
+    """
+    late_ns: list[int] = []
+
+    def run() -> None:
+        become_realtime(parameters.defaults_of('controller_node.yaml')['realtime_priority'])
+        deadlines = Deadlines(10_000_000, time.monotonic_ns())
+        end_ns = time.monotonic_ns() + round(duration_s * 1e9)
+        while deadlines.next_ns < end_ns:
+            late_ns.append(deadlines.begin_tick(sleep_until(deadlines.next_ns)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return np.array(late_ns) / 1e6
 
 
 def silences(setup: Setup, number: int) -> dict[str, Any]:

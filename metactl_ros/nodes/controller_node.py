@@ -148,7 +148,8 @@ class ControllerNode(LifecycleNode):
             for joint in self._joints
         ]
         self._bundle = self.create_publisher(String, '~/bundle', KEPT)
-        self._bundle.publish(String(data=json.dumps({k: str(v) for k, v in self._facts.items()})))
+        facts = {**self._facts, 'parameters': self._values}  # what a bag needs to be understood
+        self._bundle.publish(String(data=json.dumps(facts, default=list)))
         if not self._values['shadow']:
             self._stamped = self.create_publisher(JointState, 'joint_commands', RELIABLE)
             self._forward = self.create_publisher(

@@ -99,16 +99,23 @@ def ros_arguments(setup: Setup, values: Mapping[str, object]) -> list[str]:
     return arguments
 
 
+def begin(
+    setup: Setup, name: str, environment: Mapping[str, str] | None = None
+) -> 'subprocess.Popen[bytes]':
+    """Start one process of a set-up; loopback only, unless an environment is given."""
+    env = {**os.environ, **(loopback_environment(None) if environment is None else environment)}
+    return subprocess.Popen(commands(setup)[name], env=env, start_new_session=True)
+
+
 @contextmanager
 def running(
     setup: Setup, environment: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
     """Start the processes; end them, controller first, when the block is left."""
-    env = {**os.environ, **(loopback_environment(None) if environment is None else environment)}
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for name, command in commands(setup).items():
-            processes[name] = subprocess.Popen(command, env=env, start_new_session=True)
+        for name in parameters_of(setup):
+            processes[name] = begin(setup, name, environment)
         yield processes
     finally:
         for name in ('controller_node', 'plant_node', 'recorder'):

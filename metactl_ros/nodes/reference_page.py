@@ -34,7 +34,12 @@ TOPICS = {
         ('out', '~/output', 'sensor_msgs/JointState', 'effort: sent; velocity: before limits'),
         ('out', '~/gains', 'sensor_msgs/JointState', 'position: gains; velocity: the proposal'),
         ('out', '~/shield', 'sensor_msgs/JointState', 'position: the values named below'),
-        ('out', '~/bundle', 'std_msgs/String', 'JSON: name and SHA-256 of the bundle, latched'),
+        (
+            'out',
+            '~/bundle',
+            'std_msgs/String',
+            'JSON: bundle, SHA-256, parameters; latched',
+        ),
         ('out', '/diagnostics', 'diagnostic_msgs/DiagnosticArray', 'mode, timing, inputs; 1 Hz'),
         ('service', '~/enable', 'std_srvs/SetBool', 'false holds the arm where it is'),
         ('service', '~/reset_fault', 'std_srvs/Trigger', 'leave FAULT, if all is well'),

@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark over ROS, as short as it goes: it measures something, and all of it is safe.
+
+How long things took is for `make nightly` to say; the kept figures are held to their goals here.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+from metactl_ros.evaluation.ros_bench import run_bench
+from metactl_ros.settings import shipped_policy
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.ros
+def test_a_short_bench_has_every_figure_and_no_unsafe_effort(tmp_path):
+    out = tmp_path / 'timing.json'
+    run_bench(out, duration_s=1.0, num_silences=1, num_kills=1, policy=shipped_policy())
+    found = json.loads(out.read_text())
+    kept = json.loads((ROOT / 'results' / 'ros_timing.json').read_text())
+    for section in ('quiet', 'loaded', 'blind', 'crashes', 'tracking'):
+        assert found[section].keys() == kept[section].keys()
+    for run in ('quiet', 'loaded'):
+        assert found[run]['num_ticks'] > 10
+        assert found[run]['unsafe_efforts'] == 0
+    assert found['blind']['number'] >= 1
+    crashes = found['crashes']
+    for killed in ('controller', 'plant'):
+        assert crashes[killed]['largest_effort_step_share'] <= 1.0 + 1e-9
+    assert crashes['sigterm']['last_command_zero'] == 1
+    assert crashes['sigterm']['exit_codes'] == [0]
+
+
+KEPT = json.loads((ROOT / 'results' / 'ros_timing.json').read_text())
+
+
+@pytest.mark.parametrize(
+    ('path', 'least', 'most'),
+    [
+        ('quiet rate_hz', 99.9, 100.1),
+        ('loaded rate_hz', 99.9, 100.1),
+        ('quiet tick_ms p99', None, 2.0),
+        ('quiet controller_rss_mb', None, 200.0),
+        ('quiet unsafe_efforts', None, 0),
+        ('loaded unsafe_efforts', None, 0),
+        ('blind number', 100, None),
+        ('blind last_state_to_blind_ms max', None, 40.0),
+        ('crashes controller last_command_to_brake_ms max', None, 40.0),
+        ('crashes controller start_to_nominal_s max', None, 5.0),
+        ('crashes plant start_to_nominal_s max', None, 5.0),
+        ('crashes sigterm exit_s max', None, 0.5),
+    ],
+)
+def test_a_kept_figure_over_ros_meets_its_goal(path, least, most):
+    value = KEPT
+    for name in path.split():
+        value = value[name]
+    assert least is None or value >= least
+    assert most is None or value <= most
