@@ -29,6 +29,7 @@ EXTRAS = {
     ],
     'sim': [
         'matplotlib>=3.10.7',  # older ones warn about pyparsing
+        'mcap>=1.5.0',
         'pybullet>=3.2.6',
         'rich>=13.7.1',
         'rosbags>=0.11.0',
@@ -52,6 +53,7 @@ EXTRAS = {
         'colcon-core>=0.18.4',
         'colcon-ros>=0.5.0',
         'hypothesis>=6.100.0',
+        'mcap-ros2-support>=0.5.7',  # writes bags that are none of ours
         'mypy>=2.4.1,<2.5',  # a new minor version finds new errors
         'psutil>=5.9.8',
         'pytest>=8.2.0',

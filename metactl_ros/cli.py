@@ -4,15 +4,17 @@
 
 import argparse
 from collections.abc import Sequence
+import os
 from pathlib import Path
 import sys
+import time
 
 from metactl_ros.errors import MetactlError
 from metactl_ros.nodes.fleet import Setup
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `metactl VERB ...` and return its exit code: 0 done, 2 wrong use."""
+    """Run `metactl VERB ...` and return its exit code: 0 done, 2 wrong use; else see the verb."""
     args = _parser().parse_args(arguments)
     try:
         return int(args.run(args))
@@ -27,6 +29,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_up(verbs.add_parser('up', help='plant and controller, as processes of their own'))
     _add_demo(verbs.add_parser('demo', help='fixed and learned gains over ROS, with a picture'))
     _add_bench(verbs.add_parser('bench', help='how well time is kept over ROS, into a file'))
+    _add_record(verbs.add_parser('record', help='topics of a running robot, into a bag'))
+    _add_replay(verbs.add_parser('replay', help='a bag computed again, checked and compared'))
     inspect = verbs.add_parser('inspect', help='what a policy bundle is, and whether it is sound')
     inspect.add_argument('bundle', type=Path, metavar='NAME.metactl')
     inspect.set_defaults(run=_inspect)
@@ -81,6 +85,41 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_bench)
 
 
+def _add_record(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Record everything that controller and robot say, into an MCAP bag; Ctrl-C ends it. A '
+        'kill costs less than a second of it. Exit codes: 0 recorded, 1 the disk failed, '
+        '2 wrong use.'
+    )
+    add = parser.add_argument
+    add('--out', type=Path, metavar='BAG', help='a new folder (default: runs/bags/DATE_TIME)')
+    add('--topics', nargs='+', metavar='NAME[=TYPE]', help='(default: all of this package)')
+    add('--namespace', default='', help='of all topics (default: none)')
+    add('--duration', type=float, default=0.0, metavar='S', help='s; 0: until Ctrl-C')
+    parser.set_defaults(run=_record)
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Compute every tick of a bag again, with the recorded controller to the bit, or with '
+        'another one in open loop; check every certificate; write replay.json and replay.html. '
+        'Exit codes: 0 equal, 1 it differs or a certificate is violated, 2 it cannot be used, '
+        '3 parts of it are missing.'
+    )
+    add = parser.add_argument
+    add('bag', type=Path, metavar='BAG', help='rosbag2, MCAP or sqlite3: a folder or a file')
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        '--bundle', type=Path, metavar='NAME.metactl', help='a policy (default: as recorded)'
+    )
+    which.add_argument('--controller', choices=('ct',), help='the fixed gains of the baseline')
+    add('--out', type=Path, metavar='FOLDER', help='(default: runs/replay/BAG)')
+    add('--arm-file', type=Path, metavar='FILE', help='arm.yaml (default: the shipped one)')
+    add('--controller-file', type=Path, metavar='FILE', help='(default: the shipped one)')
+    add('--node', default='controller', help='whose ticks, as in /left/controller (%(default)s)')
+    parser.set_defaults(run=_replay)
+
+
 # Imports are inside: a robot that only runs the node has neither PyBullet nor matplotlib, and who
 # only inspects a bundle needs no ROS.
 
@@ -118,6 +157,30 @@ def _bench(args: argparse.Namespace) -> int:
     policy = args.policy or shipped_policy()
     run_bench(args.out, args.duration, args.silences, args.kills, policy)
     return 0
+
+
+def _record(args: argparse.Namespace) -> int:
+    from metactl_ros.nodes.middleware import loopback_environment
+
+    os.environ.update(loopback_environment(None))  # before rclpy, which reads it once
+    from metactl_ros.nodes.recorder import run_record
+
+    out = args.out or Path('runs/bags') / time.strftime('%Y%m%d_%H%M%S')
+    return run_record(out, args.topics, args.namespace, args.duration)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from metactl_ros.evaluation.verdict import Question, run_replay
+
+    question = Question(
+        bag=args.bag,
+        bundle=args.bundle,
+        controller=args.controller,
+        arm_file=args.arm_file,
+        controller_file=args.controller_file,
+        node=args.node,
+    )
+    return run_replay(question, args.out)
 
 
 def _inspect(args: argparse.Namespace) -> int:

@@ -5,15 +5,17 @@ import pytest
 from metactl_ros.cli import main
 from metactl_ros.settings import shipped_policy
 
+VERBS = ('up', 'demo', 'bench', 'record', 'replay', 'inspect')
+
 
 def test_help_names_every_verb(capsys):
     with pytest.raises(SystemExit):
         main(['--help'])
     said = capsys.readouterr().out
-    assert all(verb in said for verb in ('up', 'demo', 'bench', 'inspect'))
+    assert all(verb in said for verb in VERBS)
 
 
-@pytest.mark.parametrize('verb', ['up', 'demo', 'bench', 'inspect'])
+@pytest.mark.parametrize('verb', VERBS)
 def test_every_verb_explains_itself(verb, capsys):
     with pytest.raises(SystemExit):
         main([verb, '--help'])

@@ -136,7 +136,8 @@ def test_a_state_older_than_now_is_acted_upon_with_the_reference_of_its_stamp():
     ride = Ride().warm()
     state = state_at(ride.now_ns)
     ride.driver.tick([state], ride.now_ns + 3_000_000, is_fresh=True)
-    assert ride.reference.asked[-2:] == [state.stamp_ns] * 2
+    assert ride.reference.asked.count(state.stamp_ns) == 1  # it may be another the second time
+    assert ride.reference.asked[-1] == state.stamp_ns
 
 
 def raising(window):

@@ -78,7 +78,11 @@ class BagWriter:
         except OSError as error:
             raise BagWriteError(f'{folder}: {error.strerror}; nothing is recorded.') from error
         # Any, as some of its methods have no types.
-        self._mcap: Any = Writer(cast('IO[bytes]', self._file), compression=CompressionType.NONE)
+        self._mcap: Any = Writer(
+            cast('IO[bytes]', self._file),
+            compression=CompressionType.NONE,
+            enable_data_crcs=True,  # of all before the index, what lies between chunks included
+        )
         self._mcap.start('ros2', 'metactl_ros')
         self.sync()
 

@@ -50,7 +50,7 @@ def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float) -> N
         )
         follow(setup, label, duration_s + SPARE_S)
         num_ticks = round(duration_s * settings.controller.law.rate_hz)
-        logs[label] = first_ticks(read_ticks(bag), num_ticks)
+        logs[label] = read_ticks(bag).first(num_ticks)
     summary = summarise(settings, logs) | {'seed': seed, 'payload_kg': payload_kg}
     write_json(folder / 'summary.json', summary | provenance(settings))
     tau_z = settings.plant.task.tau_z_s
@@ -79,22 +79,6 @@ def require_alive(processes: 'dict[str, subprocess.Popen[bytes]]') -> None:
     for name, process in processes.items():
         if process.poll() is not None:
             raise DemoError(f'{name}: ended with exit code {process.returncode}; see above.')
-
-
-def first_ticks(log: TickLog, num_ticks: int) -> TickLog:
-    """Return the first ticks of a log."""
-    rows = slice(num_ticks)
-    arrays = {
-        name: getattr(log, name)[rows]
-        for name in TickLog.__slots__
-        if isinstance(getattr(log, name), np.ndarray)
-    }
-    return TickLog(
-        **arrays,
-        joint_names=log.joint_names,
-        shield={name: values[rows] for name, values in log.shield.items()},
-        num_incomplete=log.num_incomplete,
-    )
 
 
 def summarise(settings: Settings, logs: dict[str, TickLog]) -> dict[str, Any]:

@@ -76,6 +76,20 @@ def with_full_window(controller: ControllerSettings) -> ControllerSettings:
     return replace(controller, modes=replace(controller.modes, warmup_ticks=ticks))
 
 
+def propose(policy: Policy, window: Array, size: int) -> Array | None:
+    """Return the proposal of a policy for a window, shape (m,), or None if it failed."""
+    try:
+        action = np.asarray(policy(window), dtype=np.float64)
+    except Exception:  # whatever a runtime raises: the arm goes on with nominal gains
+        return None
+    return action if action.shape == (size,) else None
+
+
+def without_proposal(loop: ControlLoop) -> Array:
+    """Return the action of a policy that failed: NaN, which the shield replaces."""
+    return np.full_like(loop.nominal_action, np.nan)
+
+
 class Driver:
     """A control loop with a policy, a reference and an operator."""
 
@@ -99,6 +113,7 @@ class Driver:
         self._action = self.loop.nominal_action
         self._inference_ns = 0
         self._seen: list[tuple[ArmState, Reference]] = []
+        self._payload_kg = requests.payload_kg
         self._was_restarted = False
         self._effort_nm = np.zeros(0)
         self.num_policy_errors = 0
@@ -135,12 +150,14 @@ class Driver:
             if self.last is not None:  # else there is nothing to clear
                 self._restart(states[-1] if states else self._state, self.last.step.effort_nm)
         self._inference_ns, self._seen = 0, []
+        self._payload_kg = self.requests.payload_kg  # once: it may change at any time
         if states:
             if self.last is not None and self.last.mode >= Mode.BLIND:
                 self.reference.rejoin(states[0])  # the arm has moved by itself meanwhile
-            self._look(states)
+            reference = self._look(states)  # asked once: a new trajectory is for the next tick
+        else:
+            reference = self.reference.at(now_ns)
         state = self._state
-        reference = self.reference.at(state.stamp_ns if states else now_ns)
         reset_fault = self.requests.reset_fault
         if reset_fault:  # one that comes from now on is for the next tick
             self.requests.reset_fault = False
@@ -168,28 +185,23 @@ class Driver:
         self._effort_nm = self.loop.reset(state, effort_nm)
         return self._effort_nm
 
-    def _look(self, states: Sequence[ArmState]) -> None:
+    def _look(self, states: Sequence[ArmState]) -> Reference | None:
+        """Let states enter the window, ask the policy, and return what is wanted at the last."""
         window: Array | None = None
+        wanted: Reference | None = None
         for state in states:
-            reference = self.reference.at(state.stamp_ns) or self._hold(state)
-            window = self.loop.observe(state, reference, self.requests.payload_kg)
+            wanted = self.reference.at(state.stamp_ns)
+            reference = wanted or self._hold(state)
+            window = self.loop.observe(state, reference, self._payload_kg)
             self._seen.append((state, reference))
         self._state = states[-1]
         if self._policy is not None and window is not None:
             begin_ns = time.perf_counter_ns()
-            self._action = self._ask(self._policy, window)
+            action = propose(self._policy, window, self.loop.gain_map.size)
             self._inference_ns = time.perf_counter_ns() - begin_ns
-
-    def _ask(self, policy: Policy, window: Array) -> Array:
-        """Return the policy's proposal, or NaN, which the shield replaces, if it fails."""
-        try:
-            action = np.asarray(policy(window), dtype=np.float64)
-        except Exception:  # whatever a runtime raises: the arm goes on with nominal gains
-            action = np.empty(0)
-        if action.shape == self.loop.nominal_action.shape:
-            return action
-        self.num_policy_errors += 1
-        return np.full_like(self.loop.nominal_action, np.nan)
+            self.num_policy_errors += action is None
+            self._action = without_proposal(self.loop) if action is None else action
+        return wanted
 
     def _act(self, state: ArmState, reference: Reference, now_ns: int, health: Health) -> Tick:
         # A simulator that pauses stands still while the steady clock runs. Later its stamps are
@@ -209,7 +221,7 @@ class Driver:
             self._effort_nm,
             state,
             reference,
-            self.requests.payload_kg,
+            self._payload_kg,
             self._action,
             health,
             step,

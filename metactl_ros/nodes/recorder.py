@@ -8,7 +8,10 @@ Messages are kept as the bytes that arrived. SIGINT and SIGTERM end the bag; a k
 a second of it. Exit codes: 0 recorded, 1 the disk failed, 2 refused to start.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
+import json
+import math
 from pathlib import Path
 import signal
 import sys
@@ -33,10 +36,12 @@ DEPTH = 1000
 """Messages the middleware keeps for us: ten seconds at 100 Hz."""
 SPIN_S = 0.05
 """How long a signal may wait to be seen, and how long messages under way are waited for then."""
+TELL_S = 0.5
+"""How often a terminal is told how far the recording is."""
 
 
-def main(args: list[str] | None = None) -> int:
-    """Record until SIGINT or SIGTERM; return the exit code."""
+def main(args: list[str] | None = None, duration_s: float = math.inf) -> int:
+    """Record until SIGINT, SIGTERM or the end of the duration; return the exit code."""
     # Not rclpy's handlers: with those a second signal would stop us while we end the bag.
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -48,7 +53,7 @@ def main(args: list[str] | None = None) -> int:
         return 2
     node = rclpy.create_node('recorder')
     try:
-        return record(node, signals)
+        return record(node, signals, duration_s)
     except (MetactlError, ParameterException) as error:
         node.get_logger().error(str(error))
         return 1 if isinstance(error, BagWriteError) else 2
@@ -57,7 +62,24 @@ def main(args: list[str] | None = None) -> int:
         rclpy.try_shutdown()
 
 
-def record(node: Any, signals: list[int]) -> int:
+def run_record(out: Path, topics: Sequence[str] | None, namespace: str, duration_s: float) -> int:
+    """Record from the command line; a duration of zero lasts until Ctrl-C; return the exit code.
+
+    Args:
+        out: The folder of the bag.
+        topics: NAME or NAME=TYPE; None for all of this package.
+        namespace: Of all topics that have no slash in front.
+        duration_s: Of the recording.
+    """
+    arguments = ['--ros-args', '-p', f'out:={json.dumps(str(out))}']
+    if namespace:
+        arguments += ['-r', f'__ns:=/{namespace.strip("/")}']
+    if topics is not None:
+        arguments += ['-p', f'topics:={json.dumps(list(topics))}']
+    return main(arguments, duration_s or math.inf)
+
+
+def record(node: Any, signals: list[int], duration_s: float = math.inf) -> int:
     """Record what the node's parameters ask for until there is a signal; return the exit code."""
     folder = Path(node.declare_parameter('out', '').value)
     if folder == Path():
@@ -73,10 +95,18 @@ def record(node: Any, signals: list[int]) -> int:
     sys.stderr.write(f'recording to {folder}\n')
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    while not signals and recording.failure is None:
+    told_s = 0.0
+    begin_s = time.monotonic()
+    while not signals and recording.failure is None and time.monotonic() < begin_s + duration_s:
         executor.spin_once(timeout_sec=SPIN_S)
         for tap in taps:
             tap.follow_offers()
+        if (passed_s := time.monotonic() - begin_s) > told_s + TELL_S and sys.stderr.isatty():
+            told_s = passed_s
+            count = sum(recording.counts.values())
+            sys.stderr.write(f'\r{passed_s:.0f} s, {count} messages on the disk\x1b[K')
+    if told_s:
+        sys.stderr.write('\n')
     end_s = time.monotonic() + SPIN_S
     while recording.failure is None and (left_s := end_s - time.monotonic()) > 0.0:
         executor.spin_once(timeout_sec=left_s)

@@ -1,0 +1,233 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of a controller node, put together to ticks.
+
+All messages of a tick have the stamp of its command. Where ticks share a stamp, as those of a
+robot that stands still in simulated time, their order tells them apart. Whatever is missing, out
+of order or impossible is named, and none of it is passed over.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from metactl_ros.bag.bag_reader import BagContent, BagError
+from metactl_ros.bag.cdr import (
+    CdrError,
+    JointValues,
+    Point,
+    read_joint_state,
+    read_string,
+    read_trajectory,
+)
+from metactl_ros.control.modes import Mode
+from metactl_ros.nodes.shield_names import SHIELD_NAMES
+
+TYPES = {
+    'shield': 'sensor_msgs/msg/JointState',
+    'reference': 'trajectory_msgs/msg/JointTrajectory',
+    'feedback': 'sensor_msgs/msg/JointState',
+    'output': 'sensor_msgs/msg/JointState',
+    'gains': 'sensor_msgs/msg/JointState',
+    'bundle': 'std_msgs/msg/String',
+}
+"""Of the controller node; a tick has one of each but bundle, and a feedback for each state."""
+COMMANDS = 'joint_commands'
+LONGEST_S = 1e8
+"""No controller runs for longer: years. Beyond it a time is as good as NaN."""
+MODE, RESTART, STATES, NOW = (
+    SHIELD_NAMES.index(name) for name in ('mode', 'was_restarted', 'num_states', 'now_s')
+)
+
+
+class TickMessages(NamedTuple):
+    """All messages of one tick."""
+
+    stamp_ns: int
+    shield: tuple[float, ...]
+    """In the order of `NodeMessages.shield_names`; those of SHIELD_NAMES come first."""
+    points: tuple[Point, ...]
+    states: tuple[JointValues, ...]
+    """As many as points."""
+    output: JointValues
+    gains: JointValues
+
+
+class NodeMessages(NamedTuple):
+    """What a bag holds of a controller node."""
+
+    ticks: list[TickMessages]
+    shield_names: tuple[str, ...]
+    commands: Mapping[int, list[tuple[float, ...]]]
+    """What was sent, N m, by stamp."""
+    facts: dict[str, str]
+    """What ~/bundle says; empty if it was not recorded."""
+    num_incomplete: int
+    """Ticks of which a message is missing; they are left out."""
+    problems: tuple[str, ...]
+
+
+def telemetry_topics(node: str) -> tuple[str, ...]:
+    """Return how the topics end that a log of a node is made of."""
+    return (*(f'/{node.strip("/")}/{topic}' for topic in TYPES), f'/{COMMANDS}')
+
+
+def collect(where: Path, content: BagContent, node: str) -> NodeMessages:
+    """Return the ticks of a node, in their order.
+
+    Raises:
+        BagError: If there is no such node or several, if the telemetry is of another version, or
+            of two controllers.
+    """
+    prefix = _find_node(where, content, node)
+    commands_topic = f'{prefix[:-1].rpartition("/")[0]}/{COMMANDS}'
+    stamped: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    commands: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+    broken: Counter[str] = Counter()
+    facts: list[dict[str, str]] = []
+    names: tuple[str, ...] = ()
+    for topic, type_name, _, data in content.messages:
+        kind = topic.removeprefix(prefix) if topic.startswith(prefix) else topic
+        try:
+            if topic == commands_topic:
+                command = read_joint_state(data)
+                commands[command.stamp_ns].append(command.effort)
+            elif kind not in TYPES:
+                continue
+            elif type_name != TYPES[kind]:
+                raise CdrError(f'expected {TYPES[kind]}, found {type_name}')
+            elif kind == 'bundle':
+                facts.append({str(k): str(v) for k, v in json.loads(read_string(data)).items()})
+            elif kind == 'reference':
+                message: Any = read_trajectory(data)
+                stamped[message.stamp_ns][kind].append(message.points)
+            else:
+                message = read_joint_state(data)
+                names = message.names if kind == 'shield' and not names else names
+                stamped[message.stamp_ns][kind].append(message)
+        except (CdrError, ValueError, AttributeError):  # the latter of JSON that is no table
+            broken[topic] += 1
+    _require_layout(where, prefix, names)
+    problems = [f'{topic}: {n} messages cannot be read' for topic, n in broken.items()]
+    ticks, num_incomplete = _assemble(stamped, names)
+    if num_incomplete:
+        problems.append(f'{num_incomplete} ticks lack a message and are left out')
+    sound = [tick for tick in ticks if is_sound(tick, ticks[0], len(names))]
+    if len(sound) < len(ticks):
+        problems.append(f'{len(ticks) - len(sound)} ticks hold impossible values, left out')
+    if not sound:
+        why = '; '.join((*content.problems, *problems))
+        raise BagError(f'{where}: holds no complete tick of {prefix[:-1]} ({why}); record one.')
+    if any(not follows(a, b) for a, b in pairwise(sound)):
+        problems.append('ticks are not in the order in which they happened')
+        sound.sort(key=lambda tick: tick.stamp_ns)
+    problems += _untold(sound, commands)
+    if any(entry != facts[0] for entry in facts):
+        raise BagError(
+            f'{where}: holds ticks of two controllers, {facts[0]} and another; replay the file of '
+            'one of them.'
+        )
+    return NodeMessages(
+        sound, names, commands, facts[0] if facts else {}, num_incomplete, tuple(problems)
+    )
+
+
+def follows(before: TickMessages, tick: TickMessages) -> bool:
+    """Return whether a tick can have come after another: time and states only go on."""
+    if tick.shield[RESTART]:
+        return True
+    last_ns = before.points[-1].time_ns
+    goes_on = tick.points[0].time_ns > last_ns if tick.shield[STATES] else True
+    return tick.shield[NOW] >= before.shield[NOW] and goes_on
+
+
+def is_sound(tick: TickMessages, first: TickMessages, num_values: int) -> bool:
+    """Return whether all arrays of a tick have their sizes, and what must be finite is."""
+    n, m = len(first.output.effort), len(first.gains.position)
+    sizes = [
+        *(len(x) for p in tick.points for x in p[:3]),
+        *(len(x) for s in tick.states for x in s[2:]),
+        *(len(x) for x in (tick.output.effort, tick.output.velocity)),
+    ]
+    if set(sizes) != {n} or {len(tick.gains.position), len(tick.gains.velocity)} != {m}:
+        return False
+    if len(tick.shield) != num_values or tick.states[0].names != first.states[0].names:
+        return False
+    states = [x for s in tick.states for x in (*s.position, *s.velocity)]
+    times = [tick.shield[NOW], *(p.time_ns / 1e9 for p in tick.points)]
+    return (
+        all(map(math.isfinite, states))
+        and all(abs(t) <= LONGEST_S for t in times)
+        and tick.shield[MODE] in list(Mode)
+        and tick.gains.names == first.gains.names
+    )
+
+
+def _find_node(where: Path, content: BagContent, node: str) -> str:
+    """Return what the topics of the node begin with."""
+    end = f'/{node.strip("/")}/'
+    found = sorted(
+        {topic[: -len('shield')] for topic in content.counts if topic.endswith(f'{end}shield')}
+    )
+    if len(found) > 1:
+        raise BagError(
+            f'{where}: has several nodes {node!r}, {", ".join(name[:-1] for name in found)}; name '
+            'one of them with --node.'
+        )
+    if not found:
+        topics = ', '.join(sorted(content.counts)) or 'no topics'
+        why = f' ({"; ".join(content.problems)})' if content.problems else ''
+        raise BagError(
+            f'{where}: lacks the telemetry of a node {node!r}, such as {end}shield; states and '
+            f'commands alone do not say what a controller knew. Found {topics}{why}; record with '
+            'metactl record.'
+        )
+    return found[0]
+
+
+def _require_layout(where: Path, prefix: str, names: Sequence[str]) -> None:
+    missing = [name for name in SHIELD_NAMES if name not in names]
+    if names and (missing or tuple(names[: len(SHIELD_NAMES)]) != SHIELD_NAMES):
+        raise BagError(
+            f'{where}: {prefix}shield is of another version and lacks {", ".join(missing)}; '
+            'record again, or replay with the version that recorded it.'
+        )
+
+
+def _assemble(
+    stamped: Mapping[int, Mapping[str, list[Any]]], names: tuple[str, ...]
+) -> tuple[list[TickMessages], int]:
+    """Return all complete ticks in the order of the bag, and how many are not complete."""
+    ticks: list[TickMessages] = []
+    num_incomplete = 0
+    for stamp_ns, kinds in stamped.items():
+        states: list[JointValues] = kinds.get('feedback', [])
+        rows = [kinds.get(kind, []) for kind in ('shield', 'reference', 'output', 'gains')]
+        num_complete = 0
+        for shield, points, output, gains in zip(*rows, strict=False):
+            is_whole = bool(points) and len(points) <= len(states) and shield.names == names
+            is_whole = is_whole and len(shield.position) == len(names)
+            if not is_whole or max(shield.position[STATES], 1.0) != len(points):
+                break
+            seen, states = states[: len(points)], states[len(points) :]
+            ticks.append(
+                TickMessages(stamp_ns, shield.position, points, tuple(seen), output, gains)
+            )
+            num_complete += 1
+        num_incomplete += max(max(map(len, rows)) - num_complete, bool(states))
+    return ticks, num_incomplete
+
+
+def _untold(
+    ticks: Sequence[TickMessages], commands: Mapping[int, list[tuple[float, ...]]]
+) -> list[str]:
+    """Return a problem if torques were commanded meanwhile that no tick explains."""
+    told = {tick.stamp_ns for tick in ticks}
+    inside = range(min(told), max(told))
+    untold = [stamp for stamp in commands if stamp in inside and stamp not in told]
+    count = sum(any(map(any, commands[stamp])) for stamp in untold)  # the last one is zero
+    return [f'{count} commands have no telemetry'] if count else []

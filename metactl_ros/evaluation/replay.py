@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ticks computed again: the loop of the robot, driven by what a bag says it saw.
+
+    again = reproduce(log, arm, bundle.controller, bundle.policy)
+    assert again.first_difference is None
+
+Nothing of the recorded decisions goes in, so whatever comes out equal was computed from what the
+bag holds. With another policy the states stay those that the recorded one led to: open loop, what
+it would have done there, not how well it would have tracked.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metactl_ros.arm import Arm
+from metactl_ros.bag.tick_log import TickLog
+from metactl_ros.control.loop import ControllerSettings, ControlLoop, ControlStep, Health
+from metactl_ros.evaluation.rollout import Policy
+from metactl_ros.nodes.driver import propose, with_full_window, without_proposal
+from metactl_ros.signals import ArmState, Array, Reference
+
+SETTLED = 2
+"""Windows after a gap from which on every tick is compared, equal or not."""
+
+
+class Difference(NamedTuple):
+    """Where a tick computed again is not what was recorded."""
+
+    tick: int
+    """Number in the log, from 0."""
+    time_s: float
+    """Since the first tick."""
+    quantity: str
+    """mode, action, gain, effort or command."""
+    joint_or_gain: str
+    recorded: float
+    recomputed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """What the loop decided this time; row k belongs to tick k of the log."""
+
+    effort_nm: Array
+    """Shape (T, n)."""
+    gains: Array
+    """theta in force, shape (T, m)."""
+    modes: NDArray[np.int64]
+    """Shape (T,)."""
+    action: Array
+    """What the policy proposed, shape (T, m)."""
+    was_moved: NDArray[np.bool_]
+    """Whether the shield moved or replaced the proposal, shape (T,)."""
+    is_compared: NDArray[np.bool_]
+    """Whether the loop knew what the recorded one knew, shape (T,); not after a gap."""
+    is_open_loop: bool
+    """Whether another policy was asked than the recorded one."""
+    first_difference: Difference | None
+    """None if all compared ticks are equal to the bit; always None in open loop."""
+    largest_difference_nm: float
+    """Of an effort, over the compared ticks, N m."""
+
+
+def reproduce(
+    log: TickLog,
+    arm: Arm,
+    controller: ControllerSettings,
+    policy: Policy | None,
+    *,
+    is_open_loop: bool = False,
+) -> Reproduction:
+    """Return the ticks of a log computed again, as `nodes/driver.py` computed them.
+
+    Args:
+        log: Of a bag; a loop begins anew where it did, and where the log has a gap.
+        arm: The robot's.
+        controller: Of the robot, with the window of the policy.
+        policy: None for the nominal gains.
+        is_open_loop: Whether it is another policy than the recorded one; nothing is then compared.
+    """
+    settings = with_full_window(controller)
+    loop = ControlLoop(arm, settings)
+    decisions = list(_ticks_again(log, loop, policy))
+    steps = [step for _, step in decisions]
+    action = np.array([action for action, _ in decisions])
+    effort = np.stack([step.effort_nm for step in steps])
+    gains = np.stack([step.decision.gains.theta for step in steps])
+    modes = np.array([int(step.modes) for step in steps])
+    differs = {
+        'mode': _differ(log.shield['mode'][:, np.newaxis], modes[:, np.newaxis].astype(float)),
+        'action': _differ(log.action, action),
+        'gain': _differ(log.gains, gains),
+        'effort': _differ(log.effort_nm, effort),
+    }
+    is_equal = ~np.any([rows.any(axis=1) for rows in differs.values()], axis=0)
+    is_compared = compared_ticks(log.is_break, is_equal, settings.modes.warmup_ticks)
+    differs['command'] = _differ(log.sent_nm, log.effort_nm) & ~np.isnan(log.sent_nm)
+    pairs = {
+        'mode': (log.shield['mode'][:, np.newaxis], modes[:, np.newaxis], ('mode',)),
+        'action': (log.action, action, log.gain_names),
+        'gain': (log.gains, gains, log.gain_names),
+        'effort': (log.effort_nm, effort, log.joint_names),
+        'command': (log.sent_nm, log.effort_nm, log.joint_names),
+    }
+    found = []
+    for order, (quantity, (recorded, again, names)) in enumerate(pairs.items()):
+        rows = differs[quantity]
+        counts = rows if quantity == 'command' else rows & is_compared[:, np.newaxis]
+        if counts.any():
+            tick = int(np.argmax(counts.any(axis=1)))
+            column = int(np.argmax(counts[tick]))
+            values = float(recorded[tick, column]), float(again[tick, column])
+            time_s = float(log.time_s[tick])
+            found.append((tick, order, Difference(tick, time_s, quantity, names[column], *values)))
+    far = np.abs(effort - log.effort_nm)[is_compared]
+    return Reproduction(
+        effort_nm=effort,
+        gains=gains,
+        modes=modes,
+        action=action,
+        was_moved=np.array([bool(step.decision.was_moved) for step in steps]),
+        is_compared=is_compared,
+        is_open_loop=is_open_loop,
+        first_difference=min(found)[2] if found and not is_open_loop else None,
+        largest_difference_nm=float(far.max()) if far.size else 0.0,
+    )
+
+
+def compared_ticks(
+    is_break: NDArray[np.bool_], is_equal: NDArray[np.bool_], num_rows: int
+) -> NDArray[np.bool_]:
+    """Return which ticks a loop can know all about that the recorded one knew, shape (T,).
+
+    After a gap its window is filled with states from before it, its modes and its last effort are
+    others. It has settled with the first equal tick after a window of new states, or at the latest
+    after two.
+    """
+    is_compared = np.ones_like(is_equal)
+    for begin in np.flatnonzero(is_break):
+        window = is_equal[begin + num_rows : begin + SETTLED * num_rows]
+        num_unknown = num_rows + (int(np.argmax(window)) if window.any() else len(window))
+        is_compared[begin : begin + num_unknown] = False
+    return is_compared
+
+
+def _ticks_again(
+    log: TickLog, loop: ControlLoop, policy: Policy | None
+) -> Iterator[tuple[Array, ControlStep]]:
+    """Yield the action and the step of each tick."""
+    seen, action = log.seen, loop.nominal_action
+    rows = np.stack([log.shield[name] for name in Health._fields], axis=1) != 0.0
+    healths = [Health(*flags) for flags in rows.tolist()]
+    payloads = log.shield['payload_estimate_kg'].tolist()
+    stamps, begins, nows = seen.stamp_ns.tolist(), seen.begin.tolist(), log.now_ns.tolist()
+    for k, health in enumerate(healths):
+        sights = [
+            (
+                ArmState(stamps[i], seen.q_rad[i], seen.qd_radps[i]),
+                Reference(
+                    seen.q_desired_rad[i], seen.qd_desired_radps[i], seen.qdd_desired_radps2[i]
+                ),
+            )
+            for i in range(begins[k], begins[k + 1])
+        ]
+        state, reference = sights[-1]
+        if log.is_restart[k] or log.is_break[k]:
+            # A run begins with the first state, at zero; a cleared context with the newest.
+            start = sights[0][0] if stamps[begins[k]] == 0 else state
+            loop.reset(start, log.effort_before_nm[k])
+            action = loop.nominal_action
+        if log.num_states[k]:
+            for sight in sights:
+                window = loop.observe(*sight, payloads[k])
+            if policy is not None:
+                proposal = propose(policy, window, loop.gain_map.size)
+                action = without_proposal(loop) if proposal is None else proposal
+        yield action, loop.actuate(action, state, reference, nows[k], health)
+
+
+def _differ(recorded: Array, again: Array) -> NDArray[np.bool_]:
+    """Return where two arrays are not equal to the bit; NaN equals NaN."""
+    is_other = recorded.view(np.uint64) != np.ascontiguousarray(again).view(np.uint64)
+    differ: NDArray[np.bool_] = is_other & ~(np.isnan(recorded) & np.isnan(again))
+    return differ

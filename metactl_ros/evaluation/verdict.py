@@ -1,0 +1,268 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""What `metactl replay` says of a bag: whether it can be computed again, and what is in it.
+
+Exit codes: 0 equal and certified, 1 it differs or a certificate is violated, 2 it cannot be used,
+3 parts of it are missing, whatever the rest says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+import time
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from metactl_ros.arm import Arm
+from metactl_ros.bag.tick_log import BagError, read_ticks, TickLog
+from metactl_ros.control.gain_map import GainMap
+from metactl_ros.control.loop import ControllerSettings
+from metactl_ros.evaluation.certificates import check_certificates, Violation
+from metactl_ros.evaluation.replay import reproduce, Reproduction
+from metactl_ros.evaluation.result_file import write_json
+from metactl_ros.evaluation.rollout import Policy
+from metactl_ros.evaluation.tick_summary import (
+    effort_figures,
+    gain_figures,
+    mode_share,
+    summarise,
+)
+from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.settings import load_arm, load_file, shipped_policy
+
+SHA = 'bundle sha256'
+OPEN_LOOP = 'open loop: on the recorded states, which another controller led to'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is asked of a bag."""
+
+    bag: Path
+    bundle: Path | None = None
+    """Of a policy; by default the recorded one."""
+    controller: Literal['ct'] | None = None
+    """The fixed gains instead of a policy."""
+    arm_file: Path | None = None
+    controller_file: Path | None = None
+    node: str = 'controller'
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All that is known of a bag."""
+
+    facts: dict[str, Any]
+    """As replay.json has it."""
+    log: TickLog
+    again: Reproduction
+    violations: Sequence[Violation]
+
+    @property
+    def exit_code(self) -> int:
+        """Return what the process should say."""
+        if self.log.problems:
+            return 3
+        return 1 if self.again.first_difference or self.violations else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Which controller computes the ticks again."""
+
+    name: str
+    policy: Policy | None
+    controller: ControllerSettings
+    is_open_loop: bool
+
+
+def answer(question: Question) -> Answer:
+    """Return all that is known of a bag.
+
+    Raises:
+        BagError: If it cannot be used at all.
+        BundleError: If the policy cannot.
+    """
+    begin_s = time.perf_counter()
+    log = read_ticks(question.bag, question.node)
+    arm = load_arm(question.arm_file)
+    if not all(map(str.endswith, log.joint_names, arm.joint_names)) or len(log.joint_names) != len(
+        arm.joint_names
+    ):
+        raise BagError(
+            f'{question.bag}: is of the joints {", ".join(log.joint_names)}, expected '
+            f'{", ".join(arm.joint_names)} with any prefix; give the arm with --arm-file.'
+        )
+    arm = replace(arm, joint_names=log.joint_names)
+    chosen = _choose(question, log, arm)
+    size = GainMap(chosen.controller.gain_box, len(arm.joint_names)).size
+    if log.gains.shape[1] != size:
+        raise BagError(
+            f'{question.bag}: has {log.gains.shape[1]} gains, expected {size}; give the '
+            'controller that was recorded with --controller-file.'
+        )
+    again = reproduce(log, arm, chosen.controller, chosen.policy, is_open_loop=chosen.is_open_loop)
+    elapsed_s = time.perf_counter() - begin_s
+    violations = check_certificates(log, arm, chosen.controller)
+    result = Answer({}, log, again, violations)
+    times = log.time_s[-1] / elapsed_s
+    facts = {
+        'bag': question.bag.name,
+        'verdict': verdict(result),
+        'exit_code': result.exit_code,
+        'partial': list(log.problems),
+        'recorded_by': log.facts,
+        'computed_by': chosen.name,
+        **_comparison(log, again),
+        'violations': {
+            'count': len(violations),
+            'first': [entry._asdict() for entry in violations[:20]],
+        },
+        'recording': summarise(log),
+        'times_real_time': round(float(times), 1),
+    }
+    return replace(result, facts=_finite(facts))
+
+
+def verdict(result: Answer) -> str:
+    """Return the result in a few words; what is missing comes first."""
+    found = 'compared in open loop' if result.again.is_open_loop else 'equal'
+    if result.again.first_difference is not None:
+        found = 'differs'
+    elif not result.again.is_compared.any():
+        found = 'nothing could be compared'
+    if result.violations:
+        found += f', {len(result.violations)} certificates violated'
+    return f'partial, {found}' if result.log.problems else found
+
+
+def run_replay(question: Question, folder: Path | None) -> int:
+    """Answer, write replay.json and replay.html, print a table, and return the exit code."""
+    # It needs matplotlib, which who only asks does not.
+    from metactl_ros.evaluation.replay_page import write_page
+
+    result = answer(question)
+    name = question.bag.resolve().name
+    folder = folder or Path('runs/replay') / name.removesuffix(question.bag.suffix)
+    write_json(folder / 'replay.json', result.facts)
+    title = f'{name}: {result.facts["verdict"]}'
+    write_page(
+        folder / 'replay.html', title, result.facts, result.log, result.again, result.violations
+    )
+    console = Console()
+    console.print(table_of(result))
+    for problem in result.log.problems:
+        console.print(f'partial: {escape(problem)}', highlight=False)
+    console.print(f'replay.html and replay.json are in {folder}', highlight=False)
+    return result.exit_code
+
+
+def table_of(result: Answer) -> Table:
+    """Return the answer as a table."""
+    facts, again, log = result.facts, result.again, result.log
+    table = Table(title=escape(f'{facts["bag"]}: {facts["verdict"]}'))
+    table.add_column('')
+    table.add_column('', justify='right')
+    figures = facts['recording']
+    rows = [
+        ('recorded by', ', '.join(log.facts.values()) or 'unknown'),
+        ('computed again by', facts['computed_by']),
+        ('ticks, of these compared', f'{len(log.stamp_ns)}, {int(again.is_compared.sum())}'),
+    ]
+    if again.is_open_loop:
+        rows.append((OPEN_LOOP, f'{facts["effort_rms_difference_nm"]:.4g} N m RMS apart'))
+    elif again.first_difference is None:
+        rows.append(('effort, gains, actions, modes', 'equal to the bit'))
+    else:
+        first = again.first_difference
+        where = f'tick {first.tick}, {first.time_s:.2f} s, {first.quantity} {first.joint_or_gain}'
+        rows += [
+            ('first difference', where),
+            ('recorded, computed again', f'{first.recorded!r}, {first.recomputed!r}'),
+            ('largest, of an effort', f'{again.largest_difference_nm:.4g} N m'),
+        ]
+    rows.append(('certificates violated', str(len(result.violations))))
+    for entry in result.violations[:5]:
+        rows.append(
+            (f'  tick {entry.tick}', f'{entry.what}: {entry.found:.6g} > {entry.allowed:.6g}')
+        )
+    rows += [(f'tracking RMSE, {k}', _figure(v, 'rad')) for k, v in figures['rmse_rad'].items()]
+    rows += [
+        (f'effort {k}: RMS, peak', f'{v["rms_nm"]:.2f}, {v["peak_nm"]:.2f} N m')
+        for k, v in figures['effort'].items()
+    ]
+    late, rate = figures['timing']['lateness_ms'], figures['timing']['rate_hz']
+    shares = (f'{name} {100.0 * share:.1f} %' for name, share in figures['mode_share'].items())
+    rows += [
+        ('moved by the shield', f'{100.0 * figures["shield_activation"]:.1f} %'),
+        ('modes', ', '.join(shares)),
+        ('rate, missed ticks', f'{_figure(rate, "Hz")}, {figures["timing"]["missed_ticks"]}'),
+        ('lateness p50, p99, max', f'{late["p50"]:.2f}, {late["p99"]:.2f}, {late["max"]:.2f} ms'),
+        ('speed', f'{facts["times_real_time"]:g} times real time'),
+    ]
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _choose(question: Question, log: TickLog, arm: Arm) -> _Chosen:
+    """Return the controller that is asked for, or else the recorded one."""
+    settings = load_file(ControllerSettings, question.controller_file, 'controller.yaml')
+    recorded, sha256 = log.facts.get('controller'), log.facts.get(SHA)
+    if question.controller is None and question.bundle is None and recorded is None:
+        raise BagError(
+            f'{question.bag}: does not say which controller it is of; name it with --bundle or '
+            '--controller.'
+        )
+    if question.controller == 'ct' or (question.bundle is None and recorded == 'ct'):
+        return _Chosen('ct', None, settings, recorded not in ('ct', None))
+    path = question.bundle or shipped_policy()
+    bundle = load_bundle(path, arm, settings)
+    if question.bundle is None and bundle.sha256 != sha256:
+        raise BagError(
+            f'{question.bag}: was recorded with {log.facts.get("bundle")}, sha256 {sha256}; '
+            f'{path.name} has {bundle.sha256}. Give the recorded one with --bundle.'
+        )
+    is_other = recorded is not None and bundle.sha256 != sha256
+    return _Chosen(f'{path.name} {bundle.sha256}', bundle.policy, bundle.controller, is_other)
+
+
+def _comparison(log: TickLog, again: Reproduction) -> dict[str, Any]:
+    first = again.first_difference
+    apart = again.effort_nm - log.effort_nm
+    is_sent = ~np.isnan(log.sent_nm).any(axis=1)
+    return {
+        'is_open_loop': again.is_open_loop,
+        'num_compared': int(again.is_compared.sum()),
+        'first_difference': None if first is None else first._asdict(),
+        'largest_difference_nm': again.largest_difference_nm,
+        'effort_rms_difference_nm': float(np.sqrt(np.mean(np.square(apart)))),
+        'num_commands_recorded': int(is_sent.sum()),
+        'num_commands_not_as_computed': int(
+            (log.sent_nm[is_sent] != log.effort_nm[is_sent]).any(axis=1).sum()
+        ),
+        'computed_again': {
+            'label': OPEN_LOOP if again.is_open_loop else 'the recorded controller',
+            'effort': effort_figures(again.effort_nm, log.joint_names),
+            'gains': gain_figures(again.gains, log.gain_names),
+            'shield_activation': float(np.mean(again.was_moved)),
+            'mode_share': mode_share(again.modes),
+        },
+    }
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return 'none' if value is None else f'{value:.4g} {unit}'
+
+
+def _finite(value: Any) -> Any:
+    """Return the same with None for every number that JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

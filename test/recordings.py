@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings over real ROS to replay, and the same messages in other bags."""
+
+from collections import Counter
+from itertools import count
+
+from mcap.writer import CompressionType
+from mcap.writer import Writer as McapWriter
+from ros_peer import wait_until
+from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.typesys import get_typestore, Stores
+
+from metactl_ros.bag.bag_metadata import BagTopic
+from metactl_ros.bag.bag_reader import BagError, read_bag
+from metactl_ros.bag.bag_writer import BagMessage, BagWriter
+from metactl_ros.bag.message_definitions import load_definition
+from metactl_ros.bag.tick_log import read_ticks
+from metactl_ros.nodes.fleet import running, Setup
+from metactl_ros.nodes.middleware import loopback_environment
+
+STORE = get_typestore(Stores.ROS2_JAZZY)
+
+
+def num_ticks(bag):
+    try:
+        return len(read_ticks(bag).stamp_ns)
+    except BagError:  # not yet there
+        return 0
+
+
+def record_lockstep(bag, domain, least_ticks, **options):
+    setup = Setup(plant='rk4', lockstep=True, seed=5, record=bag, log_level='error', **options)
+    with running(setup, loopback_environment(domain)):
+        wait_until(lambda: num_ticks(bag) > least_ticks, timeout_s=60.0)
+    return bag
+
+
+def messages_of(bag):
+    return read_bag(bag, lambda _: True).messages
+
+
+def cut(messages, num_ticks):
+    """Return what has come when a number of ticks is complete."""
+    seen = Counter()
+    last = next(
+        k
+        for k, message in enumerate(messages)
+        if message.topic.endswith('/gains') and _next(seen, message.topic) == num_ticks
+    )
+    end_ns = stamp_ns(messages[last])
+    return [
+        message
+        for k, message in enumerate(messages)
+        if stamp_ns(message) <= end_ns and (stamp_ns(message) or k < last)
+    ]
+
+
+def stamp_ns(message):
+    """Return the stamp of a message; those without one are of all times."""
+    header = getattr(read(message), 'header', None)
+    return header.stamp.sec * 10**9 + header.stamp.nanosec if header else 0
+
+
+def read(message):
+    # Not of bytes, whose arrays would be read-only.
+    return STORE.deserialize_cdr(bytearray(message.data), message.type_name)
+
+
+def changed(messages, topic, number, change):
+    """Return the messages, with one of a topic changed by a function."""
+    seen, rows = Counter(), []
+    for message in messages:
+        if message.topic == topic and _next(seen, topic) - 1 == number:
+            content = read(message)
+            change(content)
+            message = message._replace(data=bytes(STORE.serialize_cdr(content, message.type_name)))
+        rows.append(message)
+    return rows
+
+
+def write_own(bag, messages):
+    """Write a bag as the recorder does."""
+    writer, topics = BagWriter(bag), {}
+    for number, (topic, type_name, log_time_ns, data) in enumerate(messages):
+        if topic not in topics:
+            topics[topic] = BagTopic(topic, load_definition(type_name))
+        writer.write(BagMessage(topics[topic], data, log_time_ns, log_time_ns, number))
+    writer.close()
+    return bag
+
+
+def write_sqlite(bag, messages):
+    with Writer(bag, version=9, storage_plugin=StoragePlugin.SQLITE3) as writer:
+        connections = {}
+        for topic, type_name, log_time_ns, data in messages:
+            if topic not in connections:
+                connections[topic] = writer.add_connection(topic, type_name, typestore=STORE)
+            writer.write(connections[topic], log_time_ns, data)
+    return bag
+
+
+def write_raw_mcap(file, messages, compression=CompressionType.ZSTD):
+    """Write a file as someone would who knows only MCAP."""
+    with file.open('wb') as stream:
+        writer = McapWriter(stream, compression=compression)
+        schemas, channels, numbers = {}, {}, count()
+        writer.start('ros2', 'another')
+        for topic, type_name, log_time_ns, data in messages:
+            if type_name not in schemas:
+                text = STORE.generate_msgdef(type_name, ros_version=2)[0]
+                schemas[type_name] = writer.register_schema(type_name, 'ros2msg', text.encode())
+            if topic not in channels:
+                channels[topic] = writer.register_channel(topic, 'cdr', schemas[type_name])
+            writer.add_message(channels[topic], log_time_ns, data, log_time_ns, next(numbers))
+        writer.finish()
+    return file
+
+
+def _next(seen, topic):
+    seen[topic] += 1
+    return seen[topic]

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Logs of ticks that no bag was needed for: a driver on a simulated arm, and a bad day for it."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from metactl_ros.bag.tick_log import Seen, TickLog
+from metactl_ros.nodes.driver import Driver, Requests
+from metactl_ros.nodes.reference_source import MotionSource
+from metactl_ros.nodes.shield_names import SHIELD_NAMES
+from metactl_ros.plant.rk4_arm import Rk4Arm
+from metactl_ros.settings import load_settings
+from metactl_ros.signals import period_ns_of
+from metactl_ros.task import draw_episode
+
+SETTINGS = load_settings()
+ARM = SETTINGS.arm
+PERIOD_NS = period_ns_of(SETTINGS.controller.law.rate_hz)
+LATE_BUDGET_NS = 10**12  # a busy machine is no late policy
+START_NS = 1_800_000_000 * 10**9
+
+
+def shield_row(tick):
+    """Return the values of ~/shield by name, as `nodes/telemetry.py` would send them."""
+    decision = tick.step.decision
+    values = [
+        *(tick.step.modes, decision.reason, decision.was_moved, decision.is_feasible),
+        decision.distance if np.isfinite(decision.distance) else -1.0,
+        *(decision.excess, tick.step.excess_after_limits, decision.half_space.value),
+        *(*tick.health, tick.payload_kg, tick.was_restarted, len(tick.seen), tick.loop_ns / 1e9),
+        *(0.0, tick.inference_ns / 1e6, *divmod(tick.state.stamp_ns, 10**9)),
+    ]
+    row = dict(zip(SHIELD_NAMES, values, strict=True))
+    for kind in ('kd', 'lambda', 'bias', 'coulomb'):
+        for joint in ARM.joint_names:
+            row[f'normal.{kind}.{joint}'] = decision.half_space.normal[len(row) - len(values)]
+    return {**row, 'constant': decision.half_space.constant}
+
+
+def log_of(ticks):
+    """Return what a bag of these ticks would be read as."""
+    rows = [shield_row(tick) for tick in ticks]
+    seen = [tick.seen or [(tick.state, tick.reference)] for tick in ticks]
+    motions = [pair for pairs in seen for pair in pairs]
+    return TickLog(
+        stamp_ns=np.array([START_NS + tick.now_ns for tick in ticks], dtype=np.int64),
+        now_ns=np.array([tick.loop_ns for tick in ticks], dtype=np.int64),
+        joint_names=ARM.joint_names,
+        gain_names=tuple(name.removeprefix('normal.') for name in rows[0] if 'normal.' in name),
+        **motion_of([(tick.state, tick.reference) for tick in ticks]),
+        effort_nm=np.array([tick.step.effort_nm for tick in ticks]),
+        wanted_nm=np.array([tick.step.wanted_nm for tick in ticks]),
+        effort_before_nm=np.array([tick.effort_before_nm for tick in ticks]),
+        sent_nm=np.array([tick.step.effort_nm for tick in ticks]),
+        gains=np.array([tick.step.decision.gains.theta for tick in ticks]),
+        action=np.array([tick.action for tick in ticks]),
+        is_restart=np.array([tick.was_restarted for tick in ticks]),
+        num_states=np.array([len(tick.seen) for tick in ticks]),
+        is_break=np.zeros(len(ticks), dtype=bool),
+        seen=Seen(
+            begin=np.cumsum([0, *map(len, seen)]),
+            stamp_ns=np.array([state.stamp_ns for state, _ in motions]),
+            **motion_of(motions),
+        ),
+        shield={name: np.array([float(row[name]) for row in rows]) for name in rows[0]},
+        facts={},
+        num_incomplete=0,
+        problems=(),
+    )
+
+
+def motion_of(pairs):
+    """Return the arrays of states and references by the names that logs have for them."""
+    return {
+        'q_rad': np.array([state.q_rad for state, _ in pairs]),
+        'qd_radps': np.array([state.qd_radps for state, _ in pairs]),
+        'q_desired_rad': np.array([reference.q_rad for _, reference in pairs]),
+        'qd_desired_radps': np.array([reference.qd_radps for _, reference in pairs]),
+        'qdd_desired_radps2': np.array([reference.qdd_radps2 for _, reference in pairs]),
+    }
+
+
+def rows_of(log, rows):
+    """Return some ticks of a log; what they had seen stays that of all."""
+    arrays = {
+        name: getattr(log, name)[rows]
+        for name in type(log).__slots__
+        if isinstance(getattr(log, name), np.ndarray)
+    }
+    shield = {name: values[rows] for name, values in log.shield.items()}
+    return replace(log, **arrays, shield=shield)
+
+
+class Day:
+    """A driver with a policy on a simulated arm, tick by tick; what it did is in `ticks`."""
+
+    def __init__(self, policy, seed=3, controller=SETTINGS.controller):
+        episode = draw_episode(SETTINGS.plant.task, np.random.default_rng(seed), tau_z_s=2.0)
+        self.requests = Requests(payload_kg=float(episode.payload_estimate_kg))
+        source = MotionSource(episode.reference)
+        self.is_mute = False
+        self.policy = policy
+        ask = (ARM, controller, self._answer, source, self.requests, LATE_BUDGET_NS)
+        self.driver = Driver(*ask)
+        self.plant = Rk4Arm(ARM, SETTINGS.plant.friction, controller.law.rate_hz)
+        self.state = self.plant.reset(episode.start)
+        self.driver.begin(self.state, None)
+        self.ticks = []
+
+    def _answer(self, window):
+        return np.full(8, np.nan) if self.is_mute else self.policy(window)
+
+    def go(self, num_ticks, *, sees=True, is_fresh=True, has_error=False):
+        """Tick, with or without states, while the arm moves on; return the modes."""
+        for k in range(num_ticks):
+            states = [self.state] if sees else []
+            error = has_error and k == 0
+            tick = self.driver.tick(states, self.state.stamp_ns, is_fresh, error)
+            self.state = self.plant.step(tick.step.effort_nm)
+            self.ticks.append(tick)
+        return [tick.mode for tick in self.ticks[-num_ticks:]]
+
+    def bad(self):
+        """Go through every mode."""
+        self.go(150)
+        self.go(3, sees=False)  # late, but still fresh
+        self.go(60)
+        self.go(40, sees=False, is_fresh=False)
+        self.go(120)
+        self.requests.is_enabled = False
+        self.go(40)
+        self.requests.is_enabled = True
+        self.go(90)
+        self.go(12, has_error=True)
+        self.requests.reset_fault = True
+        self.go(60)
+        self.requests.clear_context = True
+        self.go(70)
+        self.is_mute = True
+        self.go(5)
+        self.is_mute = False
+        self.go(60)
+        return self
