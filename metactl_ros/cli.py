@@ -5,20 +5,23 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+import signal
 import sys
 
-from metactl_ros.errors import MetactlError
+from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.nodes.fleet import Setup
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `metactl VERB ...` and return its exit code: 0 done, 2 wrong use."""
+    """Run `metactl VERB ...` and return its exit code: 0 done, 2 wrong use, 130 Ctrl-C."""
     args = _parser().parse_args(arguments)
     try:
         return int(args.run(args))
     except MetactlError as error:
         sys.stderr.write(f'error: {error}\n')
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -27,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_up(verbs.add_parser('up', help='plant and controller, as processes of their own'))
     _add_demo(verbs.add_parser('demo', help='fixed and learned gains over ROS, with a picture'))
     _add_bench(verbs.add_parser('bench', help='how well time is kept over ROS, into a file'))
+    _add_hil(verbs.add_parser('hil', help='scripted faults, and whether they are withstood'))
     inspect = verbs.add_parser('inspect', help='what a policy bundle is, and whether it is sound')
     inspect.add_argument('bundle', type=Path, metavar='NAME.metactl')
     inspect.set_defaults(run=_inspect)
@@ -80,6 +84,21 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_bench)
 
 
+def _add_hil(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Run robot, controller and recorder through scenarios of faults, and judge from the bags '
+        'whether all went as each demands. Exit code: 0 all passed, 1 some failed, 2 wrong use.'
+    )
+    add = parser.add_argument
+    add('scenarios', nargs='*', metavar='NAME', help='of config/faults, or paths of YAML files')
+    add('--all', action='store_true', help='every scenario of config/faults')
+    add('--random', action='store_true', help='a random timeline of all faults instead')
+    add('--minutes', type=float, default=10.0, help='how long the random one lasts (%(default)s)')
+    add('--seed', type=int, default=7, help='of the random one (%(default)s)')
+    add('--out', type=Path, metavar='FOLDER', help='(runs/hil, or runs/nemesis/SEED)')
+    parser.set_defaults(run=_hil)
+
+
 # Imports are inside: a robot that only runs the node has neither PyBullet nor matplotlib, and who
 # only inspects a bundle needs no ROS.
 
@@ -116,6 +135,21 @@ def _bench(args: argparse.Namespace) -> int:
 
     run_bench(args.out, args.duration, args.silences, args.policy or shipped_policy())
     return 0
+
+
+def _hil(args: argparse.Namespace) -> int:
+    from metactl_ros.hil.command import chosen_scenarios, run_hil
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it has processes to end
+    if args.random:
+        from metactl_ros.hil.nemesis import run_nemesis
+
+        if args.scenarios or args.all:
+            raise ConfigError('hil: --random makes its own scenario; leave the others out.')
+        folder = args.out or Path('runs/nemesis') / str(args.seed)
+        return run_nemesis(folder, 60.0 * args.minutes, args.seed)
+    files = chosen_scenarios(args.scenarios, args.all)
+    return run_hil(files, args.out or Path('runs/hil'))
 
 
 def _inspect(args: argparse.Namespace) -> int:

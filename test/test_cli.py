@@ -10,10 +10,10 @@ def test_help_names_every_verb(capsys):
     with pytest.raises(SystemExit):
         main(['--help'])
     said = capsys.readouterr().out
-    assert all(verb in said for verb in ('up', 'demo', 'bench', 'inspect'))
+    assert all(verb in said for verb in ('up', 'demo', 'bench', 'hil', 'inspect'))
 
 
-@pytest.mark.parametrize('verb', ['up', 'demo', 'bench', 'inspect'])
+@pytest.mark.parametrize('verb', ['up', 'demo', 'bench', 'hil', 'inspect'])
 def test_every_verb_explains_itself(verb, capsys):
     with pytest.raises(SystemExit):
         main([verb, '--help'])
