@@ -8,7 +8,7 @@ PACKAGING := setup.py setup.cfg pyproject.toml
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage lint format bench nightly clean
+.PHONY: help demo test hil coverage lint format bench nightly clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -18,6 +18,9 @@ demo: $(VENV)/.sim-ros ## fixed against learned gains over real ROS 2, with a pi
 
 test: $(VENV)/.sim-ros-train-dev ## every test
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
+
+hil: $(VENV)/.sim-ros ## every scenario of faults over real ROS 2, with verdicts and pictures
+	$(VENV)/bin/metactl hil --all
 
 coverage: $(VENV)/.sim-ros-train-dev ## every branch of the control core, or fail
 	$(VENV)/bin/python -m pytest --cov metactl_ros.control --cov-branch --cov-fail-under 100 \
@@ -37,11 +40,14 @@ format: $(VENV)/.sim-ros-train-dev ## apply ruff's fixes and format
 bench: $(VENV)/.sim-ros-train-dev ## measure speed, write results/bench.json
 	$(VENV)/bin/python -m training.bench
 
-nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is kept over ROS
+nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is kept, faults are borne
 	$(VENV)/bin/python -m training.sweep config/studies/nightly.yaml
 	$(VENV)/bin/python -m training.report runs/sweep/nightly/results/*.json --out runs/nightly
 	cp runs/nightly/runs.csv results/nightly_models.csv
 	$(VENV)/bin/metactl bench --out results/ros_timing.json
+	$(VENV)/bin/python test/hil_mutants.py
+	$(VENV)/bin/metactl hil --random --minutes 10 --seed 7
+	cp runs/nemesis/7/nemesis.json results/nemesis.json
 
 clean: ## remove the environment, builds and caches; runs/ stays
 	rm -rf $(VENV) build dist install log .coverage .hypothesis *.egg-info
@@ -49,8 +55,8 @@ clean: ## remove the environment, builds and caches; runs/ stays
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One thread: small matrices only lose by more, and timings stay comparable.
-test coverage bench nightly: export OMP_NUM_THREADS := 1
-test coverage bench nightly: export OPENBLAS_NUM_THREADS := 1
+test hil coverage bench nightly: export OMP_NUM_THREADS := 1
+test hil coverage bench nightly: export OPENBLAS_NUM_THREADS := 1
 
 # $(VENV)/.sim-ros says that the extras sim and ros are installed.
 $(VENV)/.sim-ros $(VENV)/.sim-ros-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python

@@ -35,6 +35,7 @@ ARGUMENTS = {
     'namespace': ('', 'of all nodes and topics'),
     'params_file': ('', 'a YAML file of ROS parameters'),
     'record': ('', 'folder of a bag to write; empty: none'),
+    'faults': ('', 'what the simulated robot suffers: a file, or a NAME of config/faults'),
     'use_sim_time': ('false', 'lockstep with the simulated robot: repeatable to the bit'),
     'loopback': ('true', 'keep all traffic on this machine; false: the DDS settings around'),
     'log_level': (USUAL.log_level, 'debug, info, warn or error'),
@@ -59,6 +60,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         seed=int(text['seed']),
         lockstep=json.loads(text['use_sim_time']),
         record=text['record'] or None,
+        faults=text['faults'],
     )
     files = [text['params_file']] if text['params_file'] else []
     nodes: list[LaunchDescriptionEntity] = [

@@ -6,21 +6,24 @@ import argparse
 from collections.abc import Sequence
 import os
 from pathlib import Path
+import signal
 import sys
 import time
 
-from metactl_ros.errors import MetactlError
+from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.nodes.fleet import Setup
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `metactl VERB ...` and return its exit code: 0 done, 2 wrong use; else see the verb."""
+    """Run `metactl VERB ...`; return 0 done, 2 wrong use, 130 Ctrl-C; else see the verb."""
     args = _parser().parse_args(arguments)
     try:
         return int(args.run(args))
     except MetactlError as error:
         sys.stderr.write(f'error: {error}\n')
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(verbs.add_parser('bench', help='how well time is kept over ROS, into a file'))
     _add_record(verbs.add_parser('record', help='topics of a running robot, into a bag'))
     _add_replay(verbs.add_parser('replay', help='a bag computed again, checked and compared'))
+    _add_hil(verbs.add_parser('hil', help='scripted faults, and whether they are withstood'))
     inspect = verbs.add_parser('inspect', help='what a policy bundle is, and whether it is sound')
     inspect.add_argument('bundle', type=Path, metavar='NAME.metactl')
     inspect.set_defaults(run=_inspect)
@@ -53,6 +57,12 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
     add('--namespace', default='', help='of all topics (default: none)')
     add('--params-file', type=Path, metavar='FILE', help='ROS parameters of the nodes')
     add('--record', type=Path, metavar='BAG', help='record everything into a bag')
+    add(
+        '--faults',
+        default='',
+        metavar='NAME',
+        help='of config/faults, or a path; those of the robot',
+    )
     add('--use-sim-time', action='store_true', help='lockstep: simulated time, repeatable')
     add('--log-level', default=usual.log_level, help='(%(default)s)')
     parser.set_defaults(run=_up)
@@ -120,6 +130,21 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_replay)
 
 
+def _add_hil(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Run robot, controller and recorder through scenarios of faults, and judge from the bags '
+        'whether all went as each demands. Exit code: 0 all passed, 1 some failed, 2 wrong use.'
+    )
+    add = parser.add_argument
+    add('scenarios', nargs='*', metavar='NAME', help='of config/faults, or paths of YAML files')
+    add('--all', action='store_true', help='every scenario of config/faults')
+    add('--random', action='store_true', help='a random timeline of all faults instead')
+    add('--minutes', type=float, default=10.0, help='how long the random one lasts (%(default)s)')
+    add('--seed', type=int, default=7, help='of the random one (%(default)s)')
+    add('--out', type=Path, metavar='FOLDER', help='(runs/hil, or runs/nemesis/SEED)')
+    parser.set_defaults(run=_hil)
+
+
 # Imports are inside: a robot that only runs the node has neither PyBullet nor matplotlib, and who
 # only inspects a bundle needs no ROS.
 
@@ -138,6 +163,7 @@ def _up(args: argparse.Namespace) -> int:
         namespace=args.namespace,
         params_file=args.params_file,
         record=args.record,
+        faults=args.faults,
         log_level=args.log_level,
     )
     return run_up(setup, args.duration)
@@ -181,6 +207,21 @@ def _replay(args: argparse.Namespace) -> int:
         node=args.node,
     )
     return run_replay(question, args.out)
+
+
+def _hil(args: argparse.Namespace) -> int:
+    from metactl_ros.hil.command import chosen_scenarios, run_hil
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it has processes to end
+    if args.random:
+        from metactl_ros.hil.nemesis import run_nemesis
+
+        if args.scenarios or args.all:
+            raise ConfigError('hil: --random makes its own scenario; leave the others out.')
+        folder = args.out or Path('runs/nemesis') / str(args.seed)
+        return run_nemesis(folder, 60.0 * args.minutes, args.seed)
+    files = chosen_scenarios(args.scenarios, args.all)
+    return run_hil(files, args.out or Path('runs/hil'))
 
 
 def _inspect(args: argparse.Namespace) -> int:

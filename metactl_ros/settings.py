@@ -13,6 +13,7 @@ from metactl_ros.arm import Arm, smallest_inertia
 from metactl_ros.config import build, require_positive
 from metactl_ros.control.loop import ControllerSettings
 from metactl_ros.errors import ConfigError
+from metactl_ros.plant.faults import Fault, parse_faults, plant_entries
 from metactl_ros.plant.friction import Friction, smallest_smoothing
 from metactl_ros.plant.sensing import Sensing
 from metactl_ros.task import Task
@@ -80,6 +81,22 @@ def shipped_policy() -> Path:
     return share_directory() / 'config' / 'policies' / 'robust_tau2.metactl'
 
 
+def faults_file(name_or_path: Path | str) -> Path:
+    """Return the path of a fault scenario: itself, or config/faults/NAME.yaml of the package.
+
+    Raises:
+        ConfigError: If there is neither; it lists the names there are.
+    """
+    folder = share_directory() / 'config' / 'faults'
+    for path in (Path(name_or_path), folder / f'{name_or_path}.yaml'):
+        if path.is_file():
+            return path
+    names = sorted(path.stem for path in folder.glob('*.yaml'))
+    raise ConfigError(
+        f'faults: expected the path of a YAML file or one of {names}, found {str(name_or_path)!r}.'
+    )
+
+
 def load_arm(path: Path | None = None) -> Arm:
     """Return the arm of a YAML file, by default the shipped one."""
     return load_file(Arm, path, 'arm.yaml')
@@ -99,6 +116,23 @@ def load_settings(
 def load_file(cls: type[T], path: Path | None, shipped: str) -> T:
     """Return a YAML file as a dataclass; without a path, the shipped file of that name."""
     source = share_directory() / 'config' / shipped if path is None else path
+    return build(cls, read_yaml(source), source.name)
+
+
+def load_faults(path: Path) -> list[Fault]:
+    """Return the faults of a scenario file that are for the simulated robot.
+
+    The file holds a list `faults`; whatever else it holds is for others, see `hil/`.
+    """
+    return parse_faults(plant_entries(read_yaml(path), path.name), f'{path.name}: faults')
+
+
+def read_yaml(source: Path) -> object:
+    """Return what a YAML file holds.
+
+    Raises:
+        ConfigError: If it cannot be read, is no YAML, or gives a key twice.
+    """
     try:
         text = source.read_text(encoding='utf-8')
     except (OSError, UnicodeDecodeError) as error:
@@ -106,10 +140,9 @@ def load_file(cls: type[T], path: Path | None, shipped: str) -> T:
             f'{source}: cannot be read ({error}); give the path of a YAML file.'
         ) from None
     try:
-        mapping = yaml.load(text, Loader=_UniqueKeyLoader)
+        return yaml.load(text, Loader=_UniqueKeyLoader)
     except (yaml.YAMLError, ConfigError) as error:
         raise ConfigError(f'{source}: not valid YAML: {error}') from None
-    return build(cls, mapping, source.name)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

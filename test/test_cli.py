@@ -5,7 +5,7 @@ import pytest
 from metactl_ros.cli import main
 from metactl_ros.settings import shipped_policy
 
-VERBS = ('up', 'demo', 'bench', 'record', 'replay', 'inspect')
+VERBS = ('up', 'demo', 'bench', 'record', 'replay', 'hil', 'inspect')
 
 
 def test_help_names_every_verb(capsys):

@@ -19,6 +19,7 @@ WANTED = {
     'namespace',
     'params_file',
     'record',
+    'faults',
     'use_sim_time',
     'log_level',
 }

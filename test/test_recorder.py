@@ -139,13 +139,13 @@ def publish_at_100_hz(publishers, num_messages):
     return messages, longest_s
 
 
-def test_two_seconds_of_eight_topics_are_recorded_completely(tmp_path, node):
+def test_two_seconds_of_nine_topics_are_recorded_completely(tmp_path, node):
     bag = tmp_path / 'bag'
     with recording(bag) as process:
         publishers = [publisher(node, JointState, topic) for topic in JOINT_TOPICS]
         messages, _ = publish_at_100_hz(publishers, 200)
         code, took_s = process.end(signal.SIGTERM)
-    assert (code, len(publishers)) == (0, 8)
+    assert (code, len(publishers)) == (0, 9)
     assert took_s < 1.0
     for topic in JOINT_TOPICS:
         assert f'{NAMESPACE}/{topic} 200,' in process.log.read_text()
@@ -167,7 +167,7 @@ def test_two_seconds_of_eight_topics_are_recorded_completely(tmp_path, node):
     for message in read_records(bag, Message):
         raw.setdefault(message.channel_id, []).append(message)
     joint_channels = [rows for rows in raw.values() if len(rows) == 200]
-    assert len(joint_channels) == 8
+    assert len(joint_channels) == 9
     for rows in joint_channels:
         for row, message in zip(rows, messages, strict=True):
             # rclpy adds some bytes of old memory at the end.

@@ -20,6 +20,7 @@ TOPICS = {
     'controller/bundle': 'std_msgs/msg/String',
     'controller/transition_event': 'lifecycle_msgs/msg/TransitionEvent',
     'plant/truth': JOINT_STATE,
+    'plant/faults': JOINT_STATE,
     'plant/braking': 'std_msgs/msg/Bool',
     '/diagnostics': 'diagnostic_msgs/msg/DiagnosticArray',
     '/clock': 'rosgraph_msgs/msg/Clock',
@@ -34,6 +35,7 @@ LATCHED = (
     'controller/output',
     'controller/gains',
     'controller/shield',
+    'plant/faults',
     'plant/braking',
 )
 """Kept by the publisher for who comes later: a bag has the first tick, however fast it came."""

@@ -16,8 +16,9 @@ import subprocess
 import sys
 import time
 
+from metactl_ros.errors import ConfigError
 from metactl_ros.nodes.middleware import loopback_environment
-from metactl_ros.settings import load_settings
+from metactl_ros.settings import faults_file, load_settings
 from metactl_ros.task import draw_evaluation, Episode
 
 END_WITHIN_S = 3.0
@@ -43,6 +44,10 @@ class Setup:
     params_file: Path | None = None
     record: Path | str | None = None
     """Where a bag goes."""
+    faults: Path | str = ''
+    """What the simulated robot is to suffer: path of a file, or its name in config/faults."""
+    faults_start_s: float = 0.0
+    """Where on the timeline of the faults the simulated robot begins."""
     log_level: str = 'info'
 
     def episode(self) -> Episode:
@@ -76,6 +81,13 @@ def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
             'seed': setup.seed,
             'lockstep': setup.lockstep,
         }
+        if setup.faults:
+            chosen['plant_node'] |= {
+                'faults': str(faults_file(setup.faults).resolve()),
+                'faults_start_s': setup.faults_start_s,
+            }
+    elif setup.faults:
+        raise ConfigError('faults: only a simulated robot has them; choose a plant, or none.')
     return {**chosen, 'controller_node': controller}
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.plant.factory import PlantName
+from metactl_ros.plant.faults import KINDS, TAU_Z_RANGE_S
 from metactl_ros.settings import share_directory
 
 
@@ -21,6 +22,8 @@ class Meaning(NamedTuple):
     bounds: tuple[float, float] | None = None
     is_fixed: bool = True
     """Read once and never again; otherwise it may be set while the node runs."""
+    default: Any = None
+    """None: it is in the file of the node."""
 
 
 CONTROLLER = {
@@ -51,11 +54,21 @@ PLANT = {
     'num_rollouts': Meaning('episodes drawn from the seed', (1, 10_000)),
     'rollout': Meaning('which of them is run, from 0', (0, 9_999)),
     'payload_kg': Meaning('point mass at the tip, kg', (0.0, 10.0), is_fixed=False),
-    'tau_z_s': Meaning('memory horizon of the friction, s', (0.02, 1000.0), is_fixed=False),
+    'tau_z_s': Meaning('memory horizon of the friction, s', TAU_Z_RANGE_S, is_fixed=False),
     'lockstep': Meaning('one step per command instead of real time'),
     'command_timeout_s': Meaning('without a command for longer, brake', (0.001, 10.0)),
+    'faults': Meaning('YAML file of faults, or its name in config/faults; empty: none'),
+    'faults_start_s': Meaning('where on their timeline this process begins, s', (0.0, 1e6)),
     'realtime_priority': Meaning('SCHED_FIFO priority where permitted; 0: none', (0, 99)),
 }
+FAULTS = {
+    f'fault.{name}': Meaning(
+        f'{kind.meaning}; {kind.unit}', kind.bounds, is_fixed=False, default=kind.usual
+    )
+    for name, kind in KINDS.items()
+    if kind.unit
+}
+"""The amounts with which the services ~/fault/KIND of the plant switch faults on."""
 
 
 def defaults_of(file: str) -> dict[str, Any]:
@@ -74,7 +87,7 @@ def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
     from rclpy.exceptions import ParameterException
 
     defaults = defaults_of(file)
-    for name, (description, bounds, is_fixed) in meanings.items():
+    for name, (description, bounds, is_fixed, default) in meanings.items():
         about = ParameterDescriptor(description=description, read_only=is_fixed)
         if bounds is not None and isinstance(bounds[0], float):
             limits = FloatingPointRange(from_value=bounds[0], to_value=bounds[1])
@@ -82,7 +95,7 @@ def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
         elif bounds is not None:
             about.integer_range = [IntegerRange(from_value=bounds[0], to_value=bounds[1])]
         try:
-            node.declare_parameter(name, defaults[name], about)
+            node.declare_parameter(name, defaults[name] if default is None else default, about)
         except ParameterException as error:
             raise ConfigError(f'parameter {name}: {error}') from None
     for name in set(node._parameter_overrides) - set(meanings):  # there is no public list

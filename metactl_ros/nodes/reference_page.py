@@ -8,8 +8,15 @@ python -m metactl_ros.nodes.reference_page > docs/topics_and_parameters.md
 from collections.abc import Mapping, Sequence
 import sys
 
-from metactl_ros.nodes.parameters import CONTROLLER, defaults_of, Meaning, PLANT
+from metactl_ros.nodes.parameters import CONTROLLER, defaults_of, FAULTS, Meaning, PLANT
 from metactl_ros.nodes.shield_names import SHIELD_NAMES
+from metactl_ros.plant.faults import Kind, KINDS
+
+
+def switch_text(kind: Kind) -> str:
+    """Return what switching a fault on does."""
+    return kind.meaning + (' (in real time only)' if kind.needs_real_time else '')
+
 
 TOPICS = {
     'controller': (
@@ -50,14 +57,24 @@ TOPICS = {
         ('out', 'joint_states', 'sensor_msgs/JointState', 'as the sensors see it; effort: given'),
         ('out', '~/truth', 'sensor_msgs/JointState', 'the true state; effort: the memory z'),
         ('out', '~/braking', 'std_msgs/Bool', 'on change, latched'),
+        (
+            'out',
+            '~/faults',
+            'sensor_msgs/JointState',
+            'faults that are on, position: their amounts; on change, latched',
+        ),
         ('out', '/clock', 'rosgraph_msgs/Clock', 'in lockstep'),
         ('out', '/diagnostics', 'diagnostic_msgs/DiagnosticArray', '1 Hz'),
         ('service', '~/reset', 'std_srvs/Trigger', 'begin the episode again'),
+        *(
+            ('service', f'~/fault/{name}', 'std_srvs/SetBool', switch_text(kind))
+            for name, kind in KINDS.items()
+        ),
     ),
 }
 PARAMETERS: dict[str, tuple[Mapping[str, Meaning], str]] = {
     'controller': (CONTROLLER, 'controller_node.yaml'),
-    'plant': (PLANT, 'plant_node.yaml'),
+    'plant': (PLANT | FAULTS, 'plant_node.yaml'),
 }
 
 
@@ -79,7 +96,10 @@ def page() -> str:
         ]
         lines += table(
             ('parameter', 'default', 'range', 'read-only', 'what'),
-            [parameter_row(name, m, defaults_of(file)[name]) for name, m in meanings.items()],
+            [
+                parameter_row(name, meaning, defaults_of(file).get(name, meaning.default))
+                for name, meaning in meanings.items()
+            ],
         )
     lines += ['', '## The values of ~/shield', '']
     lines += [f'- `{name}`' for name in SHIELD_NAMES]

@@ -18,6 +18,8 @@ import numpy as np
 from metactl_ros.arm import Arm, gravity_torque, inertia_matrix, lump, NUM_JOINTS
 from metactl_ros.nodes.joint_messages import MessageError, read_effort
 from metactl_ros.plant.factory import make_plant, PlantName
+from metactl_ros.plant.faults import Burden, loaded_conditions, loaded_friction, NO_BURDEN
+from metactl_ros.plant.friction import Friction
 from metactl_ros.plant.protocol import Plant, PlantStart
 from metactl_ros.plant.sensing import SensedPlant
 from metactl_ros.settings import Settings
@@ -39,6 +41,8 @@ class Reading(NamedTuple):
     effort_nm: Array
     """What the motors delivered during the last period; empty before the first of an episode."""
     is_braking: bool
+    driven_ns: int
+    """Simulated time since the first command of the episode; zero before it."""
 
 
 @dataclass(slots=True)
@@ -53,30 +57,58 @@ class Counts:
 
 
 class Witness:
-    """A plant that keeps what really happened, behind the imperfections of `SensedPlant`."""
+    """A plant that keeps what really happened, behind the imperfections of `SensedPlant`.
+
+    It bears the faults of the plant on top of whatever conditions it is told.
+    """
 
     truth: ArmState
     payload_kg: Array
     delivered_nm: Array
 
-    def __init__(self, plant: Plant) -> None:
-        self._plant = plant
+    def __init__(self, plant: Plant, friction: Friction) -> None:
+        self._plant, self._friction = plant, friction
+        self._burden = NO_BURDEN
+        self._effort_share = np.array(NO_BURDEN.effort_share)
 
     def reset(self, start: PlantStart) -> ArmState:
         """Begin a new run; nothing has been delivered yet."""
         self.payload_kg, self.delivered_nm = start.payload_kg, np.zeros(0)
+        self._told = start.payload_kg, start.tau_z_s
         self.truth = self._plant.reset(start)
+        if self._burden != NO_BURDEN:
+            self.set_conditions(*self._told)
         return self.truth
 
     def step(self, effort_nm: Array) -> ArmState:
         """Advance the plant; keep effort and state."""
-        self.delivered_nm, self.truth = effort_nm, self._plant.step(effort_nm)
+        self.delivered_nm = self._effort_share * effort_nm
+        self.truth = self._plant.step(self.delivered_nm)
         return self.truth
 
     def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
         """Change the plant; keep the payload."""
+        self._told = payload_kg, tau_z_s
+        if self._burden.payload_lost_kg or self._burden.tau_z_shift_s:
+            payload, tau_z = loaded_conditions(self._burden, payload_kg, tau_z_s)
+            payload_kg, tau_z_s = np.asarray(payload), np.asarray(tau_z)
         self._plant.set_conditions(payload_kg, tau_z_s)
         self.payload_kg = payload_kg
+
+    def set_friction(self, friction: Friction) -> None:
+        """Change the friction that a burden multiplies."""
+        self._friction = friction
+        self._plant.set_friction(loaded_friction(friction, self._burden.friction_factor))
+
+    def bear(self, burden: Burden) -> None:
+        """Let faults act on the plant from the next step on."""
+        if burden == self._burden:
+            return
+        before, self._burden = self._burden, burden
+        self._effort_share = np.array(burden.effort_share)
+        self.set_conditions(*self._told)
+        if burden.friction_factor != before.friction_factor:
+            self.set_friction(self._friction)
 
     def close(self) -> None:
         """Close the plant."""
@@ -99,31 +131,39 @@ class SimulatedRobot:
         self.period_ns = period_ns_of(rate_hz)
         self.counts = Counts()
         # The sensing effects go around the witness, not below it.
-        self._witness = Witness(make_plant(plant, without_sensing(settings)))
+        friction = settings.plant.friction
+        self._witness = Witness(make_plant(plant, without_sensing(settings)), friction)
         self._plant = SensedPlant(self._witness, settings.plant.sensing, rate_hz)
         self._stamp_ns = origin_ns - self.period_ns
+        self._driven_ns = 0
         self.reading = self._begin(start)
 
     def set_conditions(self, payload_kg: float, tau_z_s: float) -> None:
         """Change payload and memory horizon from the next step on."""
         self._plant.set_conditions(np.asarray(payload_kg), np.asarray(tau_z_s))
 
+    def bear(self, burden: Burden) -> None:
+        """Let faults act on the plant from the next step on."""
+        self._witness.bear(burden)
+
     def close(self) -> None:
         """Release the plant."""
         self._plant.close()
 
     def _begin(self, start: PlantStart, is_braking: bool = False) -> Reading:
+        self._driven_ns = 0
         return self._read(self._plant.reset(start), is_braking)
 
     def _advance(self, effort_nm: Array, is_braking: bool = False) -> Reading:
         self.counts.steps += 1
+        self._driven_ns += self.period_ns
         return self._read(self._plant.step(effort_nm), is_braking)
 
     def _read(self, measured: ArmState, is_braking: bool) -> Reading:
         self._stamp_ns += self.period_ns
         seen = self._witness
         facts = (measured, seen.truth, seen.memory_nm, seen.delivered_nm)
-        self.reading = Reading(self._stamp_ns, *facts, is_braking)
+        self.reading = Reading(self._stamp_ns, *facts, is_braking, self._driven_ns)
         return self.reading
 
     def _refuse(self, reason: object) -> bool:

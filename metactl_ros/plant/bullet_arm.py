@@ -36,7 +36,7 @@ class BulletArm:
     """One arm in a physics client of its own; arrays have shape (2,)."""
 
     def __init__(self, arm: Arm, friction: Friction, rate_hz: float, substep_hz: float) -> None:
-        self._made_from = (arm, friction, rate_hz, substep_hz)
+        self._arm, self._rates_hz = arm, (rate_hz, substep_hz)
         self._num_substeps = substeps_per_period(rate_hz, substep_hz)
         self._dt_s = 1.0 / substep_hz
         self._friction = friction
@@ -114,6 +114,10 @@ class BulletArm:
             physicsClientId=self._client,
         )
 
+    def set_friction(self, friction: Friction) -> None:
+        """Change the friction constants from the next step on."""
+        self._friction = friction
+
     def close(self) -> None:
         """Disconnect from the physics server; closing twice is harmless."""
         if self._client >= 0:
@@ -131,7 +135,8 @@ class BulletArm:
             np.asarray(self._tau_z_s),
             np.asarray(0),
         )
-        return _resumed, (self._made_from, start, self._stamp_ns)
+        made_from = (self._arm, self._friction, *self._rates_hz)
+        return _resumed, (made_from, start, self._stamp_ns)
 
     @property
     def memory_nm(self) -> Array:

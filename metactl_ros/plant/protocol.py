@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.errors import PlantError
+from metactl_ros.plant.friction import Friction
 from metactl_ros.signals import ArmState, Array
 
 
@@ -59,6 +60,9 @@ class Plant(Protocol):
 
     def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
         """Change payload and memory horizon, shape (...), from the next step on."""
+
+    def set_friction(self, friction: Friction) -> None:
+        """Change the friction constants from the next step on; a reset keeps them."""
 
     def close(self) -> None:
         """Release what the plant holds; it cannot be used afterwards."""

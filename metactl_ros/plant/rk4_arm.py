@@ -52,6 +52,10 @@ class Rk4Arm:
         self._inertia = lump(self._arm, payload_kg)
         self._tau_z_s = tau_z_s
 
+    def set_friction(self, friction: Friction) -> None:
+        """Change the friction constants from the next step on."""
+        self._friction = friction
+
     def close(self) -> None:
         """Do nothing: this plant holds only memory."""
 

@@ -15,6 +15,7 @@ import numpy as np
 from metactl_ros.arm import NUM_JOINTS
 from metactl_ros.config import require_length, require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
+from metactl_ros.plant.friction import Friction
 from metactl_ros.plant.protocol import Plant, PlantStart
 from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 
@@ -102,6 +103,10 @@ class SensedPlant:
     def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
         """Change payload and memory horizon; a scheduled step or drift may overrule it later."""
         self._plant.set_conditions(payload_kg, tau_z_s)
+
+    def set_friction(self, friction: Friction) -> None:
+        """Change the friction constants from the next step on."""
+        self._plant.set_friction(friction)
 
     def close(self) -> None:
         """Close the wrapped plant."""

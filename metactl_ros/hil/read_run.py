@@ -1,0 +1,172 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads back what a run of a scenario left behind: its bag, and `run.json`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metactl_ros.bag.tick_log import BagError
+from metactl_ros.evaluation.invariants import Commands
+from metactl_ros.hil.believable import believable, Said
+from metactl_ros.hil.run_log import Life, RunLog, Span
+from metactl_ros.hil.scenario import Scenario
+from metactl_ros.hil.scripted_fault import ScriptedFault
+from metactl_ros.nodes.joint_messages import nanoseconds
+from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
+
+TOPICS = (
+    'joint_states',
+    'joint_commands',
+    'controller/shield',
+    'controller/reference',
+    'controller/feedback',
+    'plant/truth',
+    'plant/braking',
+    'plant/faults',
+)
+
+
+def read_run(folder: Path, scenario: Scenario) -> RunLog:
+    """Return what `run_scenario` left in a folder.
+
+    Raises:
+        BagError: If the robot was never driven.
+    """
+    said: dict[str, list[Said]] = {topic: [] for topic in TOPICS}
+    for topic, entry in _messages(folder / 'bag'):
+        said[topic].append(entry)
+    shield, brakings = said['controller/shield'], said['plant/braking']
+    driven = [entry.published_ns for entry in brakings if not entry.message.data]
+    if not shield or not driven or not said['joint_commands']:
+        raise BagError(f'{folder}: the robot was never driven; see the logs there.')
+    zero_ns = driven[0]
+    run = json.loads((folder / 'run.json').read_text(encoding='utf-8'))
+    values = np.array([entry.message.position for entry in shield])
+    column = dict(zip(shield[0].message.name, values.T, strict=True))
+    restarts_ns = _restarts(said['joint_commands'])
+    events = [event for event in run['events'] if event['kind'] != 'reset_fault']
+    return RunLog(
+        zero_ns=zero_ns,
+        end_s=(run['end_ns'] - zero_ns) / NANOSECONDS_PER_SECOND,
+        tick_s=_times_s(shield, zero_ns),
+        mode=column['mode'].astype(np.int64),
+        error_rad=_true_error(said, column),
+        excess=column['excess'],
+        lives=_lives(said['controller/reference'], zero_ns),
+        commands=Commands(
+            np.array([nanoseconds(e.message.header.stamp) for e in said['joint_commands']]),
+            np.array([entry.published_ns for entry in said['joint_commands']]),
+            np.array([entry.message.effort for entry in said['joint_commands']]),
+        ),
+        states=believable(said, restarts_ns),
+        restarts_ns=restarts_ns,
+        braking_s=_times_s(brakings, zero_ns),
+        is_braking=np.array([bool(entry.message.data) for entry in brakings]),
+        step_s=_times_s(said['plant/truth'], zero_ns),
+        spans=(
+            *_spans_of_processes(events, zero_ns),
+            *_spans_of_plant(scenario, said['plant/faults'], zero_ns),
+        ),
+        gone=lost_processes(run),
+        num_resets=len(run['events']) - len(events),
+    )
+
+
+def _messages(bag: Path) -> Iterator[tuple[str, Said]]:
+    """Yield the messages of TOPICS with the time they were published, which rosbags leaves out."""
+    from mcap.reader import make_reader
+    from rosbags.typesys import get_typestore, Stores
+
+    store = get_typestore(Stores.ROS2_JAZZY)
+    for path in sorted(bag.glob('*.mcap')):
+        with path.open('rb') as stream:
+            for schema, channel, entry in make_reader(stream).iter_messages():
+                topic = next((t for t in TOPICS if channel.topic.endswith(f'/{t}')), None)
+                if topic is not None and schema is not None:
+                    message = store.deserialize_cdr(entry.data, schema.name)
+                    yield topic, Said(entry.publish_time, entry.sequence, message)
+
+
+def _times_s(entries: Sequence[Said], zero_ns: int) -> Array:
+    times: Array = np.array([entry.published_ns - zero_ns for entry in entries], dtype=np.float64)
+    return times / NANOSECONDS_PER_SECOND
+
+
+def _restarts(entries: Sequence[Said]) -> tuple[int, ...]:
+    """Return when the numbers of a topic began anew: another process publishes it."""
+    numbers = [entry.sequence for entry in entries]
+    return tuple(
+        entry.published_ns
+        for entry, number, before in zip(entries[1:], numbers[1:], numbers[:-1], strict=True)
+        if number <= before
+    )
+
+
+def _true_error(said: dict[str, list[Said]], column: dict[str, Array]) -> Array:
+    """Return how far the arm was from the reference when the state acted upon was measured."""
+
+    def by_stamp(topic: str) -> dict[int, Any]:
+        return {nanoseconds(entry.message.header.stamp): entry.message for entry in said[topic]}
+
+    truth, goal, shield = by_stamp('plant/truth'), by_stamp('controller/reference'), said
+    parts = [column[f'state_stamp_{unit}'].astype(np.int64) for unit in ('sec', 'nanosec')]
+    stamps_ns = (parts[0] * NANOSECONDS_PER_SECOND + parts[1]).tolist()
+    errors = np.full(len(stamps_ns), np.nan)
+    for row, entry in enumerate(shield['controller/shield']):
+        wanted = goal.get(nanoseconds(entry.message.header.stamp))
+        actual = truth.get(stamps_ns[row])
+        if column['num_states'][row] and wanted is not None and actual is not None:
+            miss = np.asarray(wanted.points[-1].positions) - np.asarray(actual.position)
+            errors[row] = float(np.linalg.norm(miss))
+    return errors
+
+
+def _lives(references: Sequence[Said], zero_ns: int) -> tuple[Life, ...]:
+    """Return the states each controller saw; one without a state repeats the last."""
+    rows: list[list[tuple[float, int]]] = [[]]
+    last = 0
+    for entry in references:
+        if entry.sequence <= last:
+            rows.append([])
+        last = entry.sequence
+        seen_s = (entry.published_ns - zero_ns) / NANOSECONDS_PER_SECOND
+        rows[-1] += [(seen_s, nanoseconds(p.time_from_start)) for p in entry.message.points]
+    return tuple(
+        Life(np.array([seen for seen, _ in life]), np.array([stamp for _, stamp in life]))
+        for life in rows
+    )
+
+
+def _spans_of_processes(events: Sequence[dict[str, Any]], zero_ns: int) -> list[Span]:
+    spans: dict[ScriptedFault, list[float]] = {}
+    for event in events:
+        parts = {k: v for k, v in event.items() if k not in ('time_ns', 'is_begin')}
+        when_s = (event['time_ns'] - zero_ns) / NANOSECONDS_PER_SECOND
+        spans.setdefault(ScriptedFault(**parts), []).append(when_s)
+    return [Span(fault, times_s[0], times_s[-1]) for fault, times_s in spans.items()]
+
+
+def _spans_of_plant(scenario: Scenario, said: Sequence[Said], zero_ns: int) -> list[Span]:
+    """Return the spans of the robot's own faults, as it told them; else as they were planned."""
+    found: list[Span] = []
+    for kind in sorted({fault.kind for fault in scenario.faults if fault.is_of_plant}):
+        planned = [fault for fault in scenario.faults if fault.kind == kind]
+        is_on = np.array([False, *(kind in entry.message.name for entry in said), False])
+        times_s = [*_times_s(said, zero_ns).tolist(), np.inf]
+        edges = [times_s[row] for row in np.flatnonzero(np.diff(is_on))]
+        pairs = list(zip(edges[::2], edges[1::2], strict=True))
+        if len(pairs) != len(planned):  # some overlap, or one came while the robot was down
+            pairs = [(fault.at_s, fault.end_s) for fault in planned]
+        found += [Span(fault, *pair) for fault, pair in zip(planned, pairs, strict=True)]
+    return found
+
+
+def lost_processes(run: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return who ended by itself, or in another way than told, by the facts of run.json."""
+    codes = run['exit_codes'].items()
+    crashed = [f'{name} (code {code})' for name, code in codes if code and name not in run['gone']]
+    return (*run['gone'], *crashed)

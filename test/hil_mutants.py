@@ -1,0 +1,243 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the scenarios of `config/faults/` can fail: each is run without its protection.
+
+    python test/hil_mutants.py [NAME...] [--out runs/hil_mutants]
+
+The protection is switched off from outside: the process starts with a few lines that replace one
+function. Nothing of this is in the package. What failed goes to results/hil_mutants.json, where
+what is said of other scenarios stays, and as a table to the terminal. Exit code 1: a scenario
+passed without its protection.
+"""
+
+import argparse
+import json
+from pathlib import Path
+import sys
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from metactl_ros.errors import ConfigError
+from metactl_ros.evaluation.result_file import provenance, write_json
+from metactl_ros.hil.command import chosen_scenarios, run_judged
+from metactl_ros.hil.scenario import load_scenario
+from metactl_ros.nodes.fleet import commands
+from metactl_ros.settings import load_settings
+
+CONTROLLER, PLANT = ('controller_node',), ('plant_node',)
+
+BELIEVES_OLD_STATES = """
+from metactl_ros.nodes.driver import Driver
+honest = Driver.tick
+Driver.tick = lambda self, states, now_ns, is_fresh, has_error=False: honest(
+    self, states, now_ns, True, has_error)
+"""
+IMPATIENT = """
+from itertools import count
+from metactl_ros.nodes.driver import Driver
+honest, calls = Driver.tick, count()
+Driver.tick = lambda self, states, now_ns, is_fresh, has_error=False: honest(
+    self, states, now_ns, bool(states) if next(calls) > 190 else is_fresh, has_error)
+"""
+TICKS_ON_STATES = """
+from metactl_ros.nodes import controller_node
+Timing = controller_node.Timing
+controller_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
+"""
+ONE_STATE_PER_TICK = """
+from metactl_ros.nodes.control_thread import Inbox
+honest = Inbox.take
+def take(self, timeout_s=0.0):
+    first, *rest = honest(self, timeout_s) or [None]
+    self._arrivals.extendleft(reversed(rest))
+    return [] if first is None else [first]
+Inbox.take = take
+"""
+OPEN_GATE = """
+from metactl_ros.nodes.state_gate import StateGate
+StateGate._objection = lambda *_: None
+"""
+NO_NEW_TIMELINE = """
+from metactl_ros.nodes import state_gate
+state_gate.ADOPT_AFTER = 10**9
+"""
+NAMES_UNCHECKED = """
+from metactl_ros.nodes import joint_messages
+joint_messages.find_joints = lambda names, wanted: list(range(len(wanted)))
+"""
+NUMBERS_UNCHECKED = """
+import numpy as np
+from metactl_ros.control.loop import _Situation, ControlLoop
+from metactl_ros.nodes import joint_messages
+from metactl_ros.signals import split
+joint_messages._pick = lambda values, field, names, places: np.array([values[p] for p in places])
+ControlLoop._perceive = lambda self, state, goal: (_Situation(*map(split, (
+    state.q_rad, state.qd_radps, goal.q_rad, goal.qd_radps, goal.qdd_radps2))), True, True)
+"""
+NO_WARM_UP = """
+from dataclasses import replace
+from metactl_ros.nodes import driver
+driver.with_full_window = lambda settings: replace(
+    settings, modes=replace(settings.modes, warmup_ticks=0))
+"""
+FLAPS_FOR_EVER = """
+from dataclasses import replace
+from metactl_ros.control import loop
+honest = loop.next_mode
+loop.next_mode = lambda settings, *rest: honest(
+    replace(settings, fault_after_degradations_per_s=10**6), *rest)
+"""
+NO_JOINT_LIMITS = """
+from dataclasses import replace
+from metactl_ros.control.loop import ControlLoop
+honest = ControlLoop.__init__
+def begin(self, *given):
+    honest(self, *given)
+    self._limits = replace(self._limits, position_rad=(1e9, 1e9), velocity_radps=(1e9, 1e9))
+ControlLoop.__init__ = begin
+"""
+NO_RATE_LIMIT = """
+from itertools import count
+from metactl_ros.control import loop
+honest, calls = loop.limit_effort, count()
+loop.limit_effort = lambda wanted, before, most, reach: honest(
+    wanted, before, most, reach if next(calls) < 150 else [1e9] * len(reach))
+"""
+"""From 1.5 s on: the first tick in NOMINAL would be noticed as well, and be no proof."""
+FIXED_GAINS = """
+from metactl_ros.nodes.driver import Driver
+Driver._ask = lambda self, policy, window: self.loop.nominal_action
+"""
+NONSENSE_UNSHIELDED = """
+import numpy as np
+from metactl_ros.control import loop
+from metactl_ros.nodes.driver import Driver
+random = np.random.default_rng(1)
+Driver._ask = lambda self, policy, window: random.uniform(-1.0, 1.0, self.loop.gain_map.size)
+Shield = loop.Shield
+loop.Shield = lambda gain_map, nominal, _: Shield(gain_map, nominal, 'count')
+"""
+SLEEPS_A_PERIOD = """
+import time
+from metactl_ros.nodes import control_thread
+def sleep(_):
+    time.sleep(0.01)
+    return time.monotonic_ns()
+control_thread.sleep_until = sleep
+"""
+NO_REJOINING = """
+from metactl_ros.nodes.reference_source import MotionSource
+honest = MotionSource.rejoin
+def begin(self, state):
+    self._begin_ns = state.stamp_ns
+    honest(self, state)
+MotionSource.begin, MotionSource.rejoin = begin, lambda self, state: None
+"""
+NO_WATCHDOG = """
+from metactl_ros.nodes.simulated_robot import FreeRunningRobot
+honest = FreeRunningRobot.__init__
+def begin(self, *given):
+    honest(self, *given)
+    self._timeout_s = 1e9
+FreeRunningRobot.__init__ = begin
+"""
+
+
+class Mutant(NamedTuple):
+    """A protection that is missing."""
+
+    says: str
+    code: str
+    processes: tuple[str, ...] = CONTROLLER
+
+
+MUTANTS = {
+    'bias': Mutant('no limit of the effort rate', NO_RATE_LIMIT),
+    'burst': Mutant('one state per tick, the rest waits', ONE_STATE_PER_TICK),
+    'clock_jump': Mutant('the gate admits every state', OPEN_GATE),
+    'clock_jump_back': Mutant('a new timeline is never begun', NO_NEW_TIMELINE),
+    'cpu_load': Mutant('sleeps for a period, not until a deadline', SLEEPS_A_PERIOD),
+    'delay': Mutant('no warm-up', NO_WARM_UP),
+    'drop': Mutant('ticks only when a state comes', TICKS_ON_STATES),
+    'freeze': Mutant('the gate admits every state', OPEN_GATE),
+    'friction_step': Mutant('fixed gains instead of learned ones', FIXED_GAINS),
+    'jitter': Mutant('a tick without a new state is blind', IMPATIENT),
+    'kill_controller': Mutant('the robot has no watchdog', NO_WATCHDOG, PLANT),
+    'kill_plant': Mutant('the reference does not wait for the arm', NO_REJOINING),
+    'nan': Mutant('numbers are not checked', NUMBERS_UNCHECKED),
+    'payload_drop': Mutant('fixed gains instead of learned ones', FIXED_GAINS),
+    'quantise': Mutant('no limit of the effort rate', NO_RATE_LIMIT),
+    'rename': Mutant('joints are told by their place', NAMES_UNCHECKED),
+    'reorder': Mutant('the gate admits every state', OPEN_GATE),
+    'sigstop_controller': Mutant('the robot has no watchdog', NO_WATCHDOG, PLANT),
+    'sigstop_plant': Mutant('no warm-up', NO_WARM_UP),
+    'sign_flip': Mutant('joint limits are not watched', NO_JOINT_LIMITS),
+    'silence': Mutant('old states are believed', BELIEVES_OLD_STATES),
+    'silence_flapping': Mutant('flapping is not counted', FLAPS_FOR_EVER),
+    'tau_z_drift': Mutant('fixed gains instead of learned ones', FIXED_GAINS),
+    'torque_loss': Mutant('nonsense is proposed, the shield only counts', NONSENSE_UNSHIELDED),
+}
+"""By the name of the scenario that must notice."""
+
+
+def mutated(mutant):
+    """Return a function like `fleet.commands` whose processes lack a protection."""
+
+    def commands_of(setup):
+        lines = commands(setup)
+        for process in mutant.processes:
+            executable, _, module, *arguments = lines[process]
+            start = f'import sys\nfrom {module} import main\n{mutant.code}\nsys.exit(main())'
+            lines[process] = [executable, '-c', start, *arguments]
+        return lines
+
+    return commands_of
+
+
+def run(name, out):
+    """Run a scenario without its protection; return what the table says of it."""
+    (file,) = chosen_scenarios([name], is_all=False)
+    mutant = MUTANTS[name]
+    outcome = run_judged(file, out / name, commands_of=mutated(mutant), attempts=1)
+    failed = [f'{v.demand}: found {v.found}' for v in outcome.verdicts if not v.has_passed]
+    return {
+        'scenario': name,
+        'protection': load_scenario(file).protection,
+        'mutant': mutant.says,
+        'is_noticed': bool(failed),
+        'failed_expectations': failed,
+    }
+
+
+def earlier(path):
+    """Return what a file says of mutants that were run before."""
+    return json.loads(path.read_text())['mutants'] if path.is_file() else []
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('names', nargs='*', default=sorted(MUTANTS), metavar='NAME')
+    parser.add_argument('--out', type=Path, default=Path('runs/hil_mutants'))
+    parser.add_argument('--results', type=Path, default=Path('results/hil_mutants.json'))
+    args = parser.parse_args()
+    if unknown := set(args.names) - set(MUTANTS):
+        raise ConfigError(f'hil_mutants: no mutant for {sorted(unknown)}; see MUTANTS.')
+    table = Table('scenario', 'protection', 'mutant', 'failed expectation')
+    rows = []
+    for name in args.names:
+        row = run(name, args.out)
+        rows.append(row)
+        first = row['failed_expectations'][0] if row['is_noticed'] else 'NONE: it survived'
+        sys.stderr.write(f'{name}: {first}\n')
+        table.add_row(name, row['protection'], row['mutant'], first)
+    kept = [row for row in earlier(args.results) if row['scenario'] not in args.names]
+    every = sorted([*kept, *rows], key=lambda row: row['scenario'])
+    write_json(args.results, {'mutants': every} | provenance(load_settings()))
+    Console().print(table)
+    return 0 if all(row['is_noticed'] for row in rows) else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios as files: what is shipped, what is refused, what is made at random."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import hil_mutants
+import pytest
+import yaml
+
+from metactl_ros.cli import main
+from metactl_ros.errors import ConfigError
+from metactl_ros.hil.nemesis import random_scenario
+from metactl_ros.hil.run import deeds_of
+from metactl_ros.hil.scenario import load_scenario, shipped_scenarios
+from metactl_ros.hil.scripted_fault import PROCESS_KINDS, ScriptedFault
+from metactl_ros.nodes.fleet import Setup
+from metactl_ros.plant.faults import KINDS
+
+SCENARIO = {
+    'title': 'a title',
+    'duration_s': 6,
+    'setup': {'plant': 'rk4', 'payload_kg': 0.5},
+    'faults': [{'kind': 'silence', 'at_s': 2.0, 'for_s': 0.3}],
+    'expect': [{'mode': 'BLIND', 'after_s': 2.0, 'within_s': 0.1}],
+    'protection': 'something',
+}
+
+
+def write(folder, **changes):
+    path = folder / 'one.yaml'
+    path.write_text(yaml.safe_dump(SCENARIO | changes))
+    return path
+
+
+@pytest.mark.parametrize('path', shipped_scenarios(), ids=lambda path: path.stem)
+def test_a_shipped_scenario_says_why_expects_something_and_has_a_mutant(path):
+    scenario = load_scenario(path)
+    assert path.read_text().startswith('# ')
+    assert scenario.expect
+    assert path.stem in hil_mutants.MUTANTS
+
+
+def test_there_are_at_least_15_and_no_mutant_without_scenario():
+    names = {path.stem for path in shipped_scenarios()}
+    assert len(names) >= 15
+    assert names == set(hil_mutants.MUTANTS)
+
+
+def test_the_shipped_scenarios_have_every_kind_of_fault():
+    used = {fault.kind for path in shipped_scenarios() for fault in load_scenario(path).faults}
+    assert used == set(KINDS) | set(PROCESS_KINDS)
+
+
+def test_all_of_them_last_less_than_four_minutes():
+    assert sum(load_scenario(path).duration_s for path in shipped_scenarios()) < 240.0
+
+
+def test_a_scenario_chooses_from_the_set_up_and_leaves_the_rest(tmp_path):
+    usual = Setup(seed=5)
+    chosen = load_scenario(write(tmp_path)).setup.applied_to(usual)
+    assert chosen == replace(usual, plant='rk4', payload_kg=0.5)
+
+
+FAULT = SCENARIO['faults'][0]
+WISH = SCENARIO['expect'][0]
+
+
+@pytest.mark.parametrize(
+    ('changes', 'says'),
+    [
+        ({'expcet': []}, "unknown key 'expcet'; did you mean 'expect'?"),
+        ({'title': 3}, 'title: expected a text'),
+        ({'duration_s': 0}, 'duration_s'),
+        ({'setup': {'plnt': 'rk4'}}, "setup: unknown key 'plnt'; did you mean 'plant'?"),
+        ({'setup': {'plant': 'real'}}, 'setup: plant'),
+        ({'faults': [FAULT | {'kind': 'silance'}]}, "did you mean 'silence'?"),
+        ({'faults': [FAULT | {'kind': 'kill_robot'}]}, 'faults[0]: Fault.kind: unknown kind'),
+        ({'faults': [FAULT | {'at_s': 7.0}]}, 'begin after the end'),
+        ({'faults': [FAULT | {'amount': 1.0}]}, 'has no amount'),
+        ({'faults': [{'kind': 'kill_plant', 'at_s': 1, 'joint': 0}]}, 'leave them out'),
+        ({'faults': [{'kind': 'cpu_load', 'at_s': 1, 'amount': 99}]}, '1 to 16'),
+        ({'expect': [WISH | {'never': 'FAULT'}]}, 'exactly one of'),
+        ({'expect': [{'mode': 'BLND', 'after_s': 2, 'within_s': 1}]}, 'expect[0]: mode'),
+        ({'expect': [{'mode': 'BLIND', 'after_s': 2}]}, 'expect[0]: Expectation.mode: goes with'),
+        ({'expect': [{'never': 'FAULT', 'after_s': 2}]}, 'Expectation.never: goes with'),
+        ({'expect': [{'in_order': False}]}, 'expected true'),
+        ({'expect': [WISH | {'after_s': -1.0}]}, 'after_s'),
+    ],
+)
+def test_a_mistake_is_refused_with_file_and_key(tmp_path, changes, says):
+    with pytest.raises(ConfigError) as caught:
+        load_scenario(write(tmp_path, **changes))
+    assert 'one.yaml' in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_what_happens_to_processes_is_done_in_order_and_undone(tmp_path):
+    faults = [
+        {'kind': 'kill_plant', 'at_s': 3.0, 'for_s': 1.0},
+        {'kind': 'silence', 'at_s': 1.0, 'for_s': 0.3},
+        {'kind': 'cpu_load', 'at_s': 1.0, 'for_s': 2.5},
+    ]
+    deeds = deeds_of(load_scenario(write(tmp_path, faults=faults)))
+    assert [(deed.at_s, deed.is_begin, deed.fault.kind) for deed in deeds] == [
+        (1.0, True, 'cpu_load'),
+        (3.0, True, 'kill_plant'),
+        (3.5, False, 'cpu_load'),
+        (4.0, False, 'kill_plant'),
+    ]
+
+
+def test_a_random_scenario_follows_from_its_seed_alone():
+    assert random_scenario(60.0, 7) == random_scenario(60.0, 7)
+    assert random_scenario(60.0, 7)['faults'] != random_scenario(60.0, 8)['faults']
+
+
+def test_a_random_scenario_has_every_kind_and_can_be_read_back(tmp_path):
+    path = tmp_path / 'scenario.yaml'
+    path.write_text(yaml.safe_dump(random_scenario(120.0, 7)))
+    faults = load_scenario(path).faults
+    assert {fault.kind for fault in faults} == set(KINDS) | set(PROCESS_KINDS)
+    assert any(a.end_s > b.at_s for a, b in pairwise(faults))
+
+
+def test_a_fault_without_length_stays():
+    assert ScriptedFault(kind='kill_plant', at_s=1.0).end_s == float('inf')
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'says'),
+    [
+        (['no_such_scenario'], 'silence'),
+        ([], 'neither'),
+        (['--all', 'silence'], 'both'),
+        (['--random', 'silence'], 'leave the others out'),
+    ],
+)
+def test_wrong_use_ends_with_code_2_and_says_what_there_is(arguments, says, capsys):
+    assert main(['hil', *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_scenario_with_a_mistake_ends_with_code_2_before_anything_runs(tmp_path, capsys):
+    path = write(tmp_path, expcet=[])
+    assert main(['hil', str(path), '--out', str(tmp_path / 'out')]) == 2
+    assert "did you mean 'expect'" in capsys.readouterr().err
+    assert not (tmp_path / 'out').exists()

@@ -1,0 +1,174 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios as they are run: robot, controller and recorder as processes over Fast DDS.
+
+Cores of a test machine are busy: timeouts are ten times the usual ones, and so are the bounds.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+import yaml
+
+from metactl_ros.control.modes import Mode
+from metactl_ros.hil.command import promise_of, run_judged
+from metactl_ros.hil.judge import judge
+from metactl_ros.hil.read_run import read_run
+from metactl_ros.hil.run import HilError, run_scenario
+from metactl_ros.hil.scenario import load_scenario
+from metactl_ros.nodes.fleet import Setup
+
+pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+from ros_peer import ROOT, wait_until
+
+pytestmark = pytest.mark.ros
+
+DOMAIN = str(os.getpid() % 50 * 2 + 1)
+CODE = 'import sys; from metactl_ros.cli import main; sys.exit(main(sys.argv[1:]))'
+PATIENT_S = 0.25
+
+
+@pytest.fixture
+def patient(tmp_path, monkeypatch):
+    """Return a set-up whose processes wait ten times as long before they despair."""
+    monkeypatch.setenv('ROS_DOMAIN_ID', DOMAIN)
+    file = tmp_path / 'patient.yaml'
+    values = {
+        'controller': {'ros__parameters': {'state_timeout_s': PATIENT_S}},
+        'plant': {'ros__parameters': {'command_timeout_s': PATIENT_S}},
+    }
+    file.write_text(yaml.safe_dump(values))
+    return Setup(log_level='error', params_file=file)
+
+
+def scenario(folder, duration_s, faults, expect=()):
+    file = folder / 'one.yaml'
+    about = {'title': 't', 'protection': 'p', 'setup': {'plant': 'rk4'}}
+    about |= {'duration_s': duration_s, 'faults': faults, 'expect': list(expect)}
+    file.write_text(yaml.safe_dump(about))
+    return file
+
+
+def run(file, folder, setup, settings):
+    """Run a scenario; return its log and the demands that were missed."""
+    run_scenario(file, folder, setup)
+    log = read_run(folder, load_scenario(file))
+    promise = promise_of(settings)._replace(state_timeout_s=PATIENT_S, slack_s=0.5)
+    missed = [v for v in judge(load_scenario(file), log, promise) if not v.has_passed]
+    return log, missed
+
+
+def test_a_robot_that_falls_silent_is_noticed_and_taken_back(tmp_path, patient, settings):
+    file = scenario(
+        tmp_path,
+        6.0,
+        [{'kind': 'silence', 'at_s': 1.5, 'for_s': 0.5}],
+        [
+            {'mode': 'BLIND', 'after_s': 1.5, 'within_s': 1.0},
+            {'mode': 'NOMINAL', 'after_s': 2.0, 'within_s': 3.5},
+        ],
+    )
+    log, missed = run(file, tmp_path / 'run', patient, settings)
+    assert not missed
+    (span,) = log.spans
+    assert span.end_s - span.begin_s == pytest.approx(0.5, abs=0.4)
+
+
+def test_a_killed_controller_is_noticed_and_replaced(tmp_path, patient, settings):
+    file = scenario(
+        tmp_path,
+        8.0,
+        [{'kind': 'kill_controller', 'at_s': 1.5, 'for_s': 0.2}],
+        [
+            {'braking': True, 'after_s': 1.5, 'within_s': 1.0},
+            {'mode': 'NOMINAL', 'after_s': 1.7, 'within_s': 6.0},
+        ],
+    )
+    log, missed = run(file, tmp_path / 'run', patient, settings)
+    assert not missed
+    assert len(log.lives) == 2
+    assert len(log.restarts_ns) == 1
+
+
+def test_a_fault_is_reset_by_who_watches_if_the_scenario_says_so(tmp_path, patient, settings):
+    silences = [{'kind': 'silence', 'at_s': 1.0 + i, 'for_s': 0.5} for i in (0.0, 0.7, 1.4)]
+    file = scenario(tmp_path, 7.0, silences)
+    about = yaml.safe_load(file.read_text()) | {'reset_fault_after_s': 0.5}
+    file.write_text(yaml.safe_dump(about))
+    code = (
+        'from dataclasses import replace\n'
+        'from metactl_ros.control import loop\n'
+        'honest = loop.next_mode\n'
+        'loop.next_mode = lambda settings, *rest: honest('
+        'replace(settings, fault_after_blind_s=0.05), *rest)\n'
+        'from metactl_ros.nodes.controller_node import main\n'
+        'raise SystemExit(main())'
+    )
+
+    def easily_faulting(setup):
+        from metactl_ros.nodes.fleet import commands
+
+        lines = commands(setup)
+        executable, _, _, *arguments = lines['controller_node']
+        return lines | {'controller_node': [executable, '-c', code, *arguments]}
+
+    run_scenario(file, tmp_path / 'run', patient, easily_faulting)
+    log = read_run(tmp_path / 'run', load_scenario(file))
+    assert log.num_resets
+    first_fault = log.mode.tolist().index(Mode.FAULT)
+    assert Mode.NOMINAL in log.mode[first_fault:]
+
+
+def test_processes_that_cannot_start_are_an_error_that_names_their_log(tmp_path, patient):
+    def broken(setup):
+        return {'controller_node': [sys.executable, '-c', 'raise SystemExit(3)']}
+
+    file = scenario(tmp_path, 2.0, [])
+    with pytest.raises(HilError, match='controller_node: ended before the first tick'):
+        run_scenario(file, tmp_path / 'run', patient, broken)
+    outcome = run_judged(file, tmp_path / 'run', broken)
+    assert [verdict.demand for verdict in outcome.verdicts] == ['it can be run']
+    assert not outcome.has_passed
+
+
+def start(tmp_path, *arguments):
+    return subprocess.Popen(
+        [sys.executable, '-c', CODE, 'hil', *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {'ROS_DOMAIN_ID': DOMAIN},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_the_command_leaves_verdicts_a_picture_and_a_bag(tmp_path):
+    file, out = scenario(tmp_path, 2.0, [{'kind': 'drop', 'at_s': 1.0}]), tmp_path / 'out'
+    with start(tmp_path, file, '--out', out) as process:
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode in (0, 1), said  # on a busy machine it may miss what is promised
+    (result,) = json.loads((out / 'results.json').read_text())['scenarios']
+    assert process.returncode == (0 if result['has_passed'] else 1)
+    (suite,) = ElementTree.parse(out / 'junit.xml').getroot()
+    assert len(suite) == len(result['verdicts']) >= 5
+    assert (out / 'one' / 'timeline.png').is_file()
+    assert (out / 'one' / 'bag' / 'metadata.yaml').is_file()
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_every_process(tmp_path, number):
+    file, out = scenario(tmp_path, 60.0, [{'kind': 'cpu_load', 'at_s': 0.1}]), tmp_path / 'out'
+    with start(tmp_path, file, '--out', out) as process:
+        family = psutil.Process(process.pid)
+        wait_until(lambda: len(family.children()) >= 4, 60.0)
+        children = family.children(recursive=True)
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert not [child for child in children if child.is_running()]
