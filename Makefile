@@ -44,7 +44,7 @@ nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is 
 	$(VENV)/bin/python -m training.sweep config/studies/nightly.yaml
 	$(VENV)/bin/python -m training.report runs/sweep/nightly/results/*.json --out runs/nightly
 	cp runs/nightly/runs.csv results/nightly_models.csv
-	$(VENV)/bin/metactl bench --out results/ros_timing.json
+	$(VENV)/bin/metactl bench --out results/ros_timing.json --headlines results/bench.json
 	$(VENV)/bin/python test/hil_mutants.py
 	$(VENV)/bin/metactl hil --random --minutes 10 --seed 7
 	cp runs/nemesis/7/nemesis.json results/nemesis.json

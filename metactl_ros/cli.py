@@ -89,8 +89,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add('--out', type=Path, default=Path('results/ros_timing.json'), help='(%(default)s)')
     add('--duration', type=float, default=60.0, metavar='S', help='of each run (%(default)s)')
-    add('--silences', type=int, default=100, help='of the robot (%(default)s)')
+    add('--silences', type=int, default=110, help='of the robot (%(default)s)')
     add('--kills', type=int, default=10, help='of each process (%(default)s)')
+    add('--headlines', type=Path, metavar='FILE', help='put the cost of a tick there, too')
     add('--policy', type=Path, metavar='NAME.metactl', help='(default: the shipped one)')
     parser.set_defaults(run=_bench)
 
@@ -181,7 +182,7 @@ def _bench(args: argparse.Namespace) -> int:
     from metactl_ros.settings import shipped_policy
 
     policy = args.policy or shipped_policy()
-    run_bench(args.out, args.duration, args.silences, args.kills, policy)
+    run_bench(args.out, args.duration, args.silences, args.kills, policy, args.headlines)
     return 0
 
 

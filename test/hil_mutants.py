@@ -216,11 +216,32 @@ def earlier(path):
     return json.loads(path.read_text())['mutants'] if path.is_file() else []
 
 
+def page(rows):
+    """Return docs/faults.md from the rows of results/hil_mutants.json."""
+    lines = [
+        '# What is withstood, and what withstands it',
+        '',
+        'Each scenario of `config/faults/` passes on the real system (`make hil`) and fails when',
+        'the one protection it is about is switched off. This page is written by',
+        '`python test/hil_mutants.py` from `results/hil_mutants.json`.',
+        '',
+        '| scenario | what happens | protection | without it | found then |',
+        '|---|---|---|---|---|',
+    ]
+    for row in rows:
+        (file,) = chosen_scenarios([row['scenario']], is_all=False)
+        found = row['failed_expectations'][0] if row['is_noticed'] else '**nothing: it survived**'
+        cells = (f'`{row["scenario"]}`', load_scenario(file).title, row['protection'])
+        lines.append('| ' + ' | '.join((*cells, row['mutant'], found)) + ' |')
+    return '\n'.join(lines) + '\n'
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('names', nargs='*', default=sorted(MUTANTS), metavar='NAME')
     parser.add_argument('--out', type=Path, default=Path('runs/hil_mutants'))
     parser.add_argument('--results', type=Path, default=Path('results/hil_mutants.json'))
+    parser.add_argument('--page', type=Path, default=Path('docs/faults.md'))
     args = parser.parse_args()
     if unknown := set(args.names) - set(MUTANTS):
         raise ConfigError(f'hil_mutants: no mutant for {sorted(unknown)}; see MUTANTS.')
@@ -235,6 +256,7 @@ def main():
     kept = [row for row in earlier(args.results) if row['scenario'] not in args.names]
     every = sorted([*kept, *rows], key=lambda row: row['scenario'])
     write_json(args.results, {'mutants': every} | provenance(load_settings()))
+    args.page.write_text(page(every))
     Console().print(table)
     return 0 if all(row['is_noticed'] for row in rows) else 1
 

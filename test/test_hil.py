@@ -4,6 +4,8 @@
 
 from dataclasses import replace
 from itertools import pairwise
+import json
+from pathlib import Path
 
 import hil_mutants
 import pytest
@@ -18,6 +20,7 @@ from metactl_ros.hil.scripted_fault import PROCESS_KINDS, ScriptedFault
 from metactl_ros.nodes.fleet import Setup
 from metactl_ros.plant.faults import KINDS
 
+ROOT = Path(__file__).resolve().parents[1]
 SCENARIO = {
     'title': 'a title',
     'duration_s': 6,
@@ -147,3 +150,10 @@ def test_a_scenario_with_a_mistake_ends_with_code_2_before_anything_runs(tmp_pat
     assert main(['hil', str(path), '--out', str(tmp_path / 'out')]) == 2
     assert "did you mean 'expect'" in capsys.readouterr().err
     assert not (tmp_path / 'out').exists()
+
+
+def test_the_page_of_faults_is_that_of_the_kept_mutants_which_were_all_noticed():
+    rows = json.loads((ROOT / 'results' / 'hil_mutants.json').read_text())['mutants']
+    assert [row['scenario'] for row in rows] == [path.stem for path in shipped_scenarios()]
+    assert all(row['is_noticed'] for row in rows)
+    assert hil_mutants.page(rows) == (ROOT / 'docs' / 'faults.md').read_text()

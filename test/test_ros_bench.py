@@ -20,15 +20,19 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.mark.ros
 def test_a_short_bench_has_every_figure_and_no_unsafe_effort(tmp_path):
     out = tmp_path / 'timing.json'
-    run_bench(out, duration_s=1.0, num_silences=1, num_kills=1, policy=shipped_policy())
+    headlines = tmp_path / 'bench.json'
+    headlines.write_text('{"other": 1}')
+    run_bench(out, 1.0, 1, 1, shipped_policy(), headlines)
+    assert json.loads(headlines.read_text()).keys() == {'other', 'tick_p99_ms', 'node_rss_mb'}
     found = json.loads(out.read_text())
     kept = json.loads((ROOT / 'results' / 'ros_timing.json').read_text())
-    for section in ('quiet', 'loaded', 'blind', 'crashes', 'tracking'):
+    for section in ('quiet', 'loaded', 'blind', 'crashes', 'replay', 'tracking'):
         assert found[section].keys() == kept[section].keys()
     for run in ('quiet', 'loaded'):
         assert found[run]['num_ticks'] > 10
         assert found[run]['unsafe_efforts'] == 0
     assert found['blind']['number'] >= 1
+    assert found['replay']['verdict'] == 'equal'
     crashes = found['crashes']
     for killed in ('controller', 'plant'):
         assert crashes[killed]['largest_effort_step_share'] <= 1.0 + 1e-9
@@ -54,6 +58,7 @@ KEPT = json.loads((ROOT / 'results' / 'ros_timing.json').read_text())
         ('crashes controller start_to_nominal_s max', None, 5.0),
         ('crashes plant start_to_nominal_s max', None, 5.0),
         ('crashes sigterm exit_s max', None, 0.5),
+        ('replay times_real_time', 20.0, None),
     ],
 )
 def test_a_kept_figure_over_ros_meets_its_goal(path, least, most):

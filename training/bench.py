@@ -14,7 +14,6 @@ import gc
 import json
 from pathlib import Path
 import statistics
-import tempfile
 import time
 from typing import Any
 
@@ -26,8 +25,6 @@ from rich.table import Table
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.evaluation.result_file import write_json
 from metactl_ros.evaluation.rollout import without_warmup
-from metactl_ros.evaluation.ros_bench import timed
-from metactl_ros.nodes.fleet import Setup
 from metactl_ros.plant.bullet_arm import BulletArm
 from metactl_ros.plant.protocol import Plant
 from metactl_ros.plant.rk4_arm import Rk4Arm
@@ -147,18 +144,6 @@ def bench_policy(settings: Settings) -> dict[str, float]:
     }
 
 
-def bench_tick(_: Settings) -> dict[str, float]:
-    """Return what a tick of the node costs over ROS, from its state to its command, ms."""
-    with tempfile.TemporaryDirectory() as folder:
-        setup = Setup(plant='rk4', log_level='error', record=Path(folder) / 'bag')
-        figures, _log = timed(setup, 60.0)
-    return {
-        'tick_p50_ms': figures['tick_ms']['p50'],
-        'tick_p99_ms': figures['tick_ms']['p99'],
-        'node_rss_mb': figures['controller_rss_mb'],
-    }
-
-
 def _seconds_per_step(plant: Plant, effort_nm: np.ndarray, num_steps: int) -> float:
     begin = time.perf_counter()
     for _ in range(num_steps):
@@ -170,7 +155,6 @@ BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {
     'plants': bench_plants,
     'control_step': bench_control_step,
     'policy': bench_policy,
-    'tick': bench_tick,
     'training': bench_training,
 }
 
