@@ -60,7 +60,8 @@ def test_a_whole_bag_has_no_problems(tmp_path, messages):
     assert log.problems == ()
     assert len(log.stamp_ns) == TICKS
     assert log.is_restart.tolist() == [True] + [False] * (TICKS - 1)
-    assert log.facts == {'controller': 'ct'}
+    assert log.facts.keys() == {'controller', 'parameters'}
+    assert log.facts['controller'] == 'ct'
     np.testing.assert_array_equal(log.effort_before_nm[1:], log.effort_nm[:-1])
     np.testing.assert_array_equal(np.diff(log.seen.stamp_ns), 10_000_000)
 

@@ -5,7 +5,7 @@
 Whatever comes out of a bag is text, never markup: names are whatever somebody wrote into it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,12 +35,11 @@ h2 { font-size: 1.15rem; margin: 2rem 0 .6rem; border-bottom: 1px solid var(--li
 .green { border-color: #009e73; } .amber { border-color: #e69f00; } .red { border-color: #d55e00; }
 .grid { display: grid; gap: 1.2rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); }
-.facts { align-items: start;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr)); }
+.facts { max-width: 760px; }
+details { margin-top: 2rem; } summary { cursor: pointer; font-weight: 600; }
 figure { margin: 0; } figcaption { font-weight: 600; font-size: .95rem; }
 img { display: block; height: auto; width: 100%; }
 table { border-collapse: collapse; font-size: .9rem; width: 100%; }
-caption { font-weight: 600; text-align: left; }
 th, td { border-bottom: 1px solid var(--line); padding: .2rem .6rem .2rem 0; text-align: left;
   vertical-align: top; font-weight: normal; }
 th[scope=row] { overflow-wrap: normal; width: 40%; }
@@ -52,6 +51,7 @@ td { font-variant-numeric: tabular-nums; }
 def write_page(
     path: Path,
     title: str,
+    summary: Sequence[tuple[str, str]],
     facts: Mapping[str, object],
     log: 'TickLog',
     again: 'Reproduction | None',
@@ -62,8 +62,8 @@ def write_page(
     Args:
         path: Of the HTML file; its folder is made.
         title: Above everything.
-        facts: `verdict` is said first; every mapping is a table under its name, and what is
-            neither goes into a table of its own.
+        summary: What a reader wants to know first, line by line: a name and what to say.
+        facts: `verdict` is said first of all; the rest, however nested, is in a folded table.
         log: What was recorded.
         again: The same ticks computed again, if they were.
         violations: Of the certificates.
@@ -73,7 +73,7 @@ def write_page(
         f'<h1>{escape(title)}</h1>',
         f'<p class="verdict {_colour(log, again, violations)}" role="status">'
         f'{escape(str(facts.get("verdict", "no verdict")))}</p>',
-        *_tables(facts),
+        _table(summary),
         *_difference(again),
         *_violations(violations),
     ]
@@ -81,6 +81,7 @@ def write_page(
         body.append(f'<h2>{section}</h2>\n<div class="grid">')
         body += [_figure(plot) for plot in plots if plot.section == section]
         body.append('</div>')
+    body += ['<details><summary>All figures</summary>', _table(_flat(facts)), '</details>']
     text = '\n'.join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -103,21 +104,21 @@ def _colour(log: 'TickLog', again: 'Reproduction | None', violations: Sequence[V
     return 'green' if is_whole and again is not None and not again.is_open_loop else 'amber'
 
 
-def _tables(facts: Mapping[str, object]) -> Iterator[str]:
-    sections = {name: rows for name, rows in facts.items() if isinstance(rows, Mapping)}
-    loose = {k: v for k, v in facts.items() if k != 'verdict' and k not in sections}
-    tables = {'Summary': loose, **sections} if loose else sections
-    yield '<div class="grid facts">'
-    yield from (_table(name, rows) for name, rows in tables.items())
-    yield '</div>'
-
-
-def _table(name: str, rows: Mapping[str, object]) -> str:
+def _table(rows: Iterable[tuple[str, object]]) -> str:
     cells = '\n'.join(
-        f'<tr><th scope="row">{escape(str(key))}</th><td>{escape(_said(value))}</td></tr>'
-        for key, value in rows.items()
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(_said(value))}</td></tr>'
+        for name, value in rows
     )
-    return f'<table><caption>{escape(str(name))}</caption>\n{cells}</table>'
+    return f'<table class="facts">\n{cells}</table>'
+
+
+def _flat(facts: Mapping[str, object], prefix: str = '') -> Iterator[tuple[str, object]]:
+    """Yield every figure with its path of names."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f'{prefix}{name} / ')
+        else:
+            yield f'{prefix}{name}', value
 
 
 def _said(value: object) -> str:
@@ -126,10 +127,8 @@ def _said(value: object) -> str:
         return 'yes' if value else 'no'
     if isinstance(value, float):
         return f'{value:.6g}'
-    if isinstance(value, Mapping):
-        return ', '.join(f'{key}: {_said(entry)}' for key, entry in value.items())
     if isinstance(value, list | tuple):
-        return ', '.join(map(_said, value))
+        return ', '.join(map(_said, value)) or 'none'
     return 'none' if value is None else str(value)
 
 

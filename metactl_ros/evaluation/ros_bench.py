@@ -7,7 +7,7 @@
     quiet     plant and controller alone, in real time; tried again if the machine itself stalled
     loaded    the same while every core is kept busy
     blind     the robot falls silent at random moments: how old was its last state when the
-              controller stopped believing it?
+              controller, here without real-time priority, stopped believing it?
     crashes   either process is killed and started again (`ros_crashes.py`)
     replay    whether the quiet run can be computed again from its bag, and how fast
     tracking  the error over ROS against that of the same episode in process
@@ -56,6 +56,7 @@ START_S = 3.0
 """Left out at the beginning, and waited for in vain at most five times: processes start."""
 
 
+USUAL_PRIORITY = parameters.defaults_of('controller_node.yaml')['realtime_priority']
 LATE_MS = 5.0
 """Half a period."""
 ATTEMPTS = 3
@@ -87,7 +88,11 @@ def run_bench(
         console.print(f'every core busy, {duration_s:g} s')
         with busy_cores():
             loaded, _ = timed(replace(setup, record=folder / 'loaded'), duration_s)
-        blind = silences(replace(setup, record=folder / 'blind'), num_silences)
+        ordinary = folder / 'ordinary.yaml'
+        ordinary.write_text('/**: {ros__parameters: {realtime_priority: 0}}\n')
+        blind = silences(
+            replace(setup, record=folder / 'blind', params_file=ordinary), num_silences
+        )
         crashes = {
             'controller': controller_kills(replace(setup, record=folder / 'kills'), num_kills),
             'plant': plant_kills(replace(setup, record=folder / 'losses'), num_kills),
@@ -129,7 +134,7 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
     assert setup.record is not None
     with running(setup) as processes:
         wait_for_bag(Path(setup.record))
-        with BareThread() as bare:
+        with BareThread(USUAL_PRIORITY) as bare:
             time.sleep(duration_s + START_S)
         memory = resident_mb(processes['controller_node'].pid)
     log = read_ticks(Path(setup.record))
@@ -158,12 +163,13 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
 
 
 class BareThread:
-    """Keeps deadlines 10 ms apart, with the priority of the node, and does nothing else.
+    """Keeps deadlines 10 ms apart, with a priority like that of the node, and does nothing else.
 
     What makes it late is the machine, not this package.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, priority: int) -> None:
+        self._priority = priority
         self._late: list[tuple[int, int]] = []
         self._must_stop = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -182,7 +188,7 @@ class BareThread:
         """How late that was, shape (K,)."""
 
     def _run(self) -> None:
-        become_realtime(parameters.defaults_of('controller_node.yaml')['realtime_priority'])
+        become_realtime(self._priority)
         deadlines = Deadlines(10_000_000, time.monotonic_ns())
         while not self._must_stop:
             late_ns = deadlines.begin_tick(sleep_until(deadlines.next_ns))
@@ -201,7 +207,7 @@ def silences(setup: Setup, number: int) -> dict[str, Any]:
         time.sleep(START_S)
         pid = processes['plant_node'].pid
         turns = track(range(number), description='silences', disable=not sys.stderr.isatty())
-        with BareThread() as bare:
+        with BareThread(priority=0) as bare:
             for _ in turns:
                 os.kill(pid, signal.SIGSTOP)
                 time.sleep(0.1)

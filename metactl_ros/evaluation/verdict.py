@@ -35,6 +35,7 @@ from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.settings import load_arm, load_file, shipped_policy
 
 SHA = 'bundle sha256'
+WHO = ('controller', 'bundle', SHA)
 OPEN_LOOP = 'open loop: on the recorded states, which another controller led to'
 
 
@@ -150,26 +151,35 @@ def run_replay(question: Question, folder: Path | None) -> int:
     folder = folder or Path('runs/replay') / name.removesuffix(question.bag.suffix)
     write_json(folder / 'replay.json', result.facts)
     title = f'{name}: {result.facts["verdict"]}'
+    rows = summary(result)
     write_page(
-        folder / 'replay.html', title, result.facts, result.log, result.again, result.violations
+        folder / 'replay.html',
+        title,
+        rows,
+        result.facts,
+        result.log,
+        result.again,
+        result.violations,
     )
     console = Console()
-    console.print(table_of(result))
+    table = Table(title=escape(title))
+    table.add_column('')
+    table.add_column('', justify='right')
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
     for problem in result.log.problems:
         console.print(f'partial: {escape(problem)}', highlight=False)
     console.print(f'replay.html and replay.json are in {folder}', highlight=False)
     return result.exit_code
 
 
-def table_of(result: Answer) -> Table:
-    """Return the answer as a table."""
+def summary(result: Answer) -> list[tuple[str, str]]:
+    """Return what a reader wants to know first, line by line: a name and what to say."""
     facts, again, log = result.facts, result.again, result.log
-    table = Table(title=escape(f'{facts["bag"]}: {facts["verdict"]}'))
-    table.add_column('')
-    table.add_column('', justify='right')
     figures = facts['recording']
     rows = [
-        ('recorded by', ', '.join(log.facts.values()) or 'unknown'),
+        ('recorded by', ', '.join(log.facts[k] for k in WHO if k in log.facts) or 'unknown'),
         ('computed again by', facts['computed_by']),
         ('ticks, of these compared', f'{len(log.stamp_ns)}, {int(again.is_compared.sum())}'),
     ]
@@ -204,9 +214,7 @@ def table_of(result: Answer) -> Table:
         ('lateness p50, p99, max', f'{late["p50"]:.2f}, {late["p99"]:.2f}, {late["max"]:.2f} ms'),
         ('speed', f'{facts["times_real_time"]:g} times real time'),
     ]
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table
+    return rows
 
 
 def _choose(question: Question, log: TickLog, arm: Arm) -> _Chosen:
