@@ -26,7 +26,8 @@ coverage: $(VENV)/.sim-ros-train-dev ## every branch of the control core, or fai
 	$(VENV)/bin/python -m pytest --cov metactl_ros.control --cov-branch --cov-fail-under 100 \
 	  --cov-report term-missing $(wildcard test/test_loop*.py) test/test_modes.py \
 	  test/test_shield.py test/test_lyapunov.py test/test_gain_map.py test/test_config.py \
-	  test/test_context_window.py test/test_computed_torque.py
+	  test/test_context_window.py test/test_computed_torque.py test/test_estimator.py \
+	  test/test_disturbance.py test/test_adaptive.py test/test_friction_observers.py
 
 lint: $(VENV)/.sim-ros-train-dev ## ruff, format check, mypy --strict
 	$(VENV)/bin/ruff check

@@ -22,11 +22,13 @@ from launch_ros.actions import Node
 
 from metactl_ros.nodes.fleet import parameters_of, Setup
 from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.rivals import CLASSICAL
 
 USUAL = Setup()
 ARGUMENTS = {
     'policy': ('', 'path of a policy bundle NAME.metactl; empty: the shipped one'),
-    'controller': (USUAL.controller, 'policy, or ct for the fixed gains of the baseline'),
+    'controller': (USUAL.controller, 'policy: the bundle; the others are classical'),
+    'classical_file': ('', 'gains of the classical ones; empty: config/classical/nominal.yaml'),
     'plant': (USUAL.plant, 'bullet or rk4: the simulated robot; none: a real one'),
     'tau_z': (str(USUAL.tau_z_s), 'memory horizon of the simulated friction, s'),
     'payload': (str(USUAL.payload_kg), 'payload of the simulated robot, kg'),
@@ -40,6 +42,7 @@ ARGUMENTS = {
     'loopback': ('true', 'keep all traffic on this machine; false: the DDS settings around'),
     'log_level': (USUAL.log_level, 'debug, info, warn or error'),
 }
+CHOICES = {'controller': ['policy', *CLASSICAL], 'plant': ['bullet', 'rk4', 'none']}
 
 EXECUTABLES = {
     'controller_node': 'metactl_controller',
@@ -54,6 +57,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     setup = Setup(
         controller=text['controller'],
         policy=text['policy'],
+        classical_file=text['classical_file'],
         plant=text['plant'],
         tau_z_s=float(text['tau_z']),
         payload_kg=float(text['payload']),
@@ -87,7 +91,9 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 def generate_launch_description() -> LaunchDescription:
     """Return the arguments with their descriptions, and what they start."""
     declared = [
-        DeclareLaunchArgument(name, default_value=default, description=description)
+        DeclareLaunchArgument(
+            name, default_value=default, description=description, choices=CHOICES.get(name)
+        )
         for name, (default, description) in ARGUMENTS.items()
     ]
     return LaunchDescription([*declared, OpaqueFunction(function=start)])

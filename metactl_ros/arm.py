@@ -171,6 +171,22 @@ def bias_torque(inertia: Inertia, q_rad: Vector, qd_radps: Vector) -> list[Compo
     return [shoulder - h * qd2 * (2.0 * qd1 + qd2), elbow + h * qd1 * qd1]
 
 
+def coriolis_torque(
+    inertia: Inertia, q_rad: Vector, qd_radps: Vector, v_radps: Vector
+) -> list[Component]:
+    """Return C(q, qd) v with C in Christoffel form, in N m."""
+    (qd1, qd2), (v1, v2) = qd_radps, v_radps
+    h = inertia.a3_kgm2 * functions_for(q_rad[1]).sin(q_rad[1])
+    return [-h * (qd2 * v1 + (qd1 + qd2) * v2), h * qd1 * v1]
+
+
+def momentum_flow(inertia: Inertia, q_rad: Vector, qd_radps: Vector) -> list[Component]:
+    """Return C(q, qd)^T qd, the rate of M qd that no torque causes, in N m."""
+    qd1, qd2 = qd_radps
+    h = inertia.a3_kgm2 * functions_for(q_rad[1]).sin(q_rad[1])
+    return [0.0 * h, -h * qd1 * (qd1 + qd2)]
+
+
 def forward_dynamics(
     inertia: Inertia, q_rad: Vector, qd_radps: Vector, torque_nm: Vector
 ) -> list[Component]:

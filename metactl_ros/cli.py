@@ -12,6 +12,9 @@ import time
 
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.nodes.fleet import Setup
+from metactl_ros.rivals import CLASSICAL
+
+CLASSICAL_FILE = 'gains of the classical ones (default: config/classical/nominal.yaml)'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,8 +50,14 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
         'Ctrl-C ends both.'
     )
     add, usual = parser.add_argument, Setup()
-    add('--controller', choices=('policy', 'ct'), default=usual.controller, help='(%(default)s)')
+    add(
+        '--controller',
+        choices=('policy', *CLASSICAL),
+        default=usual.controller,
+        help='policy, or a classical one (%(default)s)',
+    )
     add('--policy', default='', metavar='NAME.metactl', help='a bundle (default: the shipped one)')
+    add('--classical-file', default='', metavar='FILE', help=CLASSICAL_FILE)
     add('--plant', choices=('bullet', 'rk4'), default=usual.plant, help='(%(default)s)')
     add('--tau-z', type=float, default=usual.tau_z_s, metavar='S', help='memory, s (%(default)s)')
     add('--payload', type=float, default=usual.payload_kg, metavar='KG', help='kg (%(default)s)')
@@ -123,7 +132,8 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         '--bundle', type=Path, metavar='NAME.metactl', help='a policy (default: as recorded)'
     )
-    which.add_argument('--controller', choices=('ct',), help='the fixed gains of the baseline')
+    which.add_argument('--controller', choices=CLASSICAL, help='a classical one')
+    add('--classical-file', type=Path, metavar='FILE', help=CLASSICAL_FILE)
     add('--out', type=Path, metavar='FOLDER', help='(default: runs/replay/BAG)')
     add('--arm-file', type=Path, metavar='FILE', help='arm.yaml (default: the shipped one)')
     add('--controller-file', type=Path, metavar='FILE', help='(default: the shipped one)')
@@ -156,6 +166,7 @@ def _up(args: argparse.Namespace) -> int:
     setup = Setup(
         controller=args.controller,
         policy=args.policy,
+        classical_file=args.classical_file,
         plant=args.plant,
         tau_z_s=args.tau_z,
         payload_kg=args.payload,
@@ -203,6 +214,7 @@ def _replay(args: argparse.Namespace) -> int:
         bag=args.bag,
         bundle=args.bundle,
         controller=args.controller,
+        classical_file=args.classical_file,
         arm_file=args.arm_file,
         controller_file=args.controller_file,
         node=args.node,

@@ -5,7 +5,7 @@
 Time is an argument, a number or of shape (...); parameters are batch first, shape (..., n).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +36,10 @@ class Sinusoid:
         sine, cosine = self.amplitude_rad * np.sin(angle), self.amplitude_rad * np.cos(angle)
         return Reference(sine, w * cosine, -w * w * sine)
 
+    def of_arm(self, index: int) -> 'Sinusoid':
+        """Return the motion of one arm of a batch that differs in its phases, shape (N, n)."""
+        return replace(self, phase_rad=self.phase_rad[index])
+
 
 @dataclass(frozen=True, slots=True)
 class PointToPoint:
@@ -63,6 +67,10 @@ class PointToPoint:
         slope = 30.0 * x**2 * (1.0 - x) ** 2 / self.duration_s
         bend = 60.0 * x * (1.0 - x) * (1.0 - 2.0 * x) / self.duration_s**2
         return Reference(self.start_rad + path * blend, path * slope, path * bend)
+
+    def of_arm(self, index: int) -> 'PointToPoint':
+        """Return the motion of one arm of a batch, shape (N, n)."""
+        return replace(self, start_rad=self.start_rad[index], goal_rad=self.goal_rad[index])
 
 
 @dataclass(frozen=True, slots=True)

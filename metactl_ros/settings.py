@@ -11,7 +11,7 @@ import yaml
 
 from metactl_ros.arm import Arm, smallest_inertia
 from metactl_ros.config import build, require_positive
-from metactl_ros.control.loop import ControllerSettings
+from metactl_ros.control.controller_settings import ControllerSettings
 from metactl_ros.errors import ConfigError
 from metactl_ros.plant.faults import Fault, parse_faults, plant_entries
 from metactl_ros.plant.friction import Friction, smallest_smoothing
@@ -79,6 +79,11 @@ def share_directory() -> Path:
 def shipped_policy() -> Path:
     """Return the path of the policy bundle that comes with the package."""
     return share_directory() / 'config' / 'policies' / 'robust_tau2.metactl'
+
+
+def shipped_policies() -> list[Path]:
+    """Return the paths of all policy bundles that come with the package."""
+    return sorted((share_directory() / 'config' / 'policies').glob('*.metactl'))
 
 
 def faults_file(name_or_path: Path | str) -> Path:

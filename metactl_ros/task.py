@@ -13,7 +13,7 @@ import numpy as np
 from metactl_ros.arm import NUM_JOINTS
 from metactl_ros.config import require_length, require_not_negative, require_positive
 from metactl_ros.plant.protocol import PlantStart
-from metactl_ros.reference import Sinusoid
+from metactl_ros.reference import PointToPoint, Sinusoid
 from metactl_ros.signals import Array
 
 GOLDEN_RATIO = (1.0 + 5.0**0.5) / 2.0
@@ -58,7 +58,7 @@ class Task:
 class Episode:
     """One drawn episode, or a batch of them."""
 
-    reference: Sinusoid
+    reference: Sinusoid | PointToPoint
     start: PlantStart
     payload_estimate_kg: Array
     """p_hat, shape (...)."""
@@ -68,12 +68,8 @@ class Episode:
         start = PlantStart(
             *(np.asarray(getattr(self.start, f.name))[index] for f in fields(PlantStart))
         )
-        reference = Sinusoid(
-            self.reference.amplitude_rad,
-            self.reference.omega_radps,
-            self.reference.phase_rad[index],
-        )
-        return Episode(reference, start, np.asarray(self.payload_estimate_kg[index]))
+        estimate = np.asarray(self.payload_estimate_kg[index])
+        return Episode(self.reference.of_arm(index), start, estimate)
 
 
 def draw_episode(task: Task, rng: np.random.Generator, tau_z_s: float) -> Episode:
@@ -88,26 +84,44 @@ def draw_evaluation(
 ) -> Episode:
     """Draw a batch of evaluation episodes of one payload, shape (num_rollouts,).
 
-    All payloads share phases and initial errors, so their RMSE differ by the payload alone. Phases
-    form a rank-one lattice with one random shift per seed: each is uniform, and together they
-    cover the torus evenly, so that the mean RMSE of 20 rollouts scatters over seeds by less than
-    a third of what independent phases give.
+    All payloads share phases and initial errors, so their RMSE differ by the payload alone.
     """
     rng = np.random.default_rng(seed)
-    index = np.arange(num_rollouts)
-    lattice = np.stack([index / num_rollouts, index / GOLDEN_RATIO], axis=-1)
-    phase = 2.0 * np.pi * np.mod(lattice + rng.uniform(size=NUM_JOINTS), 1.0)
+    phase = lattice_phases(rng, num_rollouts)
     payload = np.full(num_rollouts, payload_kg, dtype=np.float64)
     return _compose(task, rng, payload, phase, tau_z_s)
+
+
+def lattice_phases(rng: np.random.Generator, num_rollouts: int) -> Array:
+    """Draw phases that cover the torus evenly, shape (num_rollouts, n), rad.
+
+    They form a rank-one lattice with one random shift: each is uniform, and the mean RMSE of 20
+    rollouts scatters over seeds by less than a third of what independent phases give.
+    """
+    index = np.arange(num_rollouts)
+    lattice = np.stack([index / num_rollouts, index / GOLDEN_RATIO], axis=-1)
+    return 2.0 * np.pi * np.mod(lattice + rng.uniform(size=NUM_JOINTS), 1.0)
 
 
 def _compose(
     task: Task, rng: np.random.Generator, payload_kg: Array, phase_rad: Array, tau_z_s: float
 ) -> Episode:
     reference = Sinusoid(np.array(task.amplitude_rad), np.array(task.omega_radps), phase_rad)
+    return compose_episode(task, rng, payload_kg, reference, tau_z_s)
+
+
+def compose_episode(
+    task: Task,
+    rng: np.random.Generator,
+    payload_kg: Array,
+    reference: Sinusoid | PointToPoint,
+    tau_z_s: float,
+) -> Episode:
+    """Draw what an episode with a given reference begins with; payloads have shape (...)."""
     at_start = reference.at(0.0)
-    error = rng.normal(0.0, task.initial_error_std_rad, phase_rad.shape)
-    error_rate = rng.normal(0.0, task.initial_velocity_error_std_radps, phase_rad.shape)
+    shape = at_start.q_rad.shape
+    error = rng.normal(0.0, task.initial_error_std_rad, shape)
+    error_rate = rng.normal(0.0, task.initial_velocity_error_std_radps, shape)
     estimate = payload_kg + rng.normal(0.0, task.payload_estimate_std_kg, payload_kg.shape)
     start = PlantStart(
         q_rad=at_start.q_rad - error,

@@ -69,11 +69,12 @@ joint_messages.find_joints = lambda names, wanted: list(range(len(wanted)))
 """
 NUMBERS_UNCHECKED = """
 import numpy as np
-from metactl_ros.control.loop import _Situation, ControlLoop
+from metactl_ros.control.law import Situation
+from metactl_ros.control.loop import ControlLoop
 from metactl_ros.nodes import joint_messages
 from metactl_ros.signals import split
 joint_messages._pick = lambda values, field, names, places: np.array([values[p] for p in places])
-ControlLoop._perceive = lambda self, state, goal: (_Situation(*map(split, (
+ControlLoop._perceive = lambda self, state, goal: (Situation(*map(split, (
     state.q_rad, state.qd_radps, goal.q_rad, goal.qd_radps, goal.qdd_radps2))), True, True)
 """
 NO_WARM_UP = """

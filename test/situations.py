@@ -5,6 +5,7 @@
 import numpy as np
 
 from metactl_ros.arm import bias_torque, lump, mass_at
+from metactl_ros.control import law
 from metactl_ros.control.law import feed_forward_features, tracking_error
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import split
@@ -31,8 +32,9 @@ class Situation:
     def _derive(self):
         self.mass = mass_at(MODEL, split(self.q))
         self.bias = bias_torque(MODEL, split(self.q), split(self.qd))
-        wanted = (self.q_desired, self.qd_desired)
-        self.error = tracking_error(LAW, *map(split, (self.q, self.qd, *wanted)))
+        wanted = (self.q_desired, self.qd_desired, self.qdd_desired)
+        at = law.Situation(*map(split, (self.q, self.qd, *wanted)))
+        self.error = tracking_error(LAW, at)
         self.phi = feed_forward_features(LAW, COLUMNS, split(self.qd_desired))
 
     def of_arm(self, index):

@@ -11,9 +11,11 @@ from tick_logs import ARM, Day, log_of, PERIOD_NS, rows_of, SETTINGS, shield_row
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.control.shield import Reason
+from metactl_ros.errors import ConfigError
 from metactl_ros.evaluation import certificates, matrix_law
 from metactl_ros.evaluation.certificates import check_certificates, unverifiable_ticks
 from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.rivals import load_classical, RIVALS
 from metactl_ros.settings import shipped_policy
 
 CONTROLLER = SETTINGS.controller
@@ -35,6 +37,16 @@ def shipped():
 @pytest.fixture(scope='module')
 def moved():
     return log_of(Day(wild()).bad().ticks)
+
+
+@pytest.fixture(scope='module')
+def rivals():
+    """Return (log, settings) of each classical controller on its bad day."""
+    made = {name: load_classical(name, CONTROLLER, None, 0.75) for name in RIVALS}
+    return {
+        name: (log_of(Day(rival.policy, controller=rival.controller).bad().ticks), rival[0])
+        for name, rival in made.items()
+    }
 
 
 def check(log, controller=CONTROLLER):
@@ -69,6 +81,38 @@ def test_a_run_through_every_mode_has_sound_certificates(name, request):
     assert set(log.shield['mode']) == set(Mode)
     assert check(log) == []
     assert not unverifiable_ticks(log, CONTROLLER).any()
+
+
+@pytest.mark.parametrize('name', RIVALS)
+def test_a_rival_through_every_mode_has_sound_certificates(rivals, name):
+    log, controller = rivals[name]
+    assert set(log.shield['mode']) == set(Mode)
+    assert check(log, controller) == []
+    assert (log.estimate_nm is None) == (name == 'ct_best')
+
+
+@pytest.mark.parametrize('mode', list(Mode))
+def test_another_estimate_than_the_one_acted_upon_is_found(rivals, mode):
+    log, controller = rivals['momentum_observer']
+    tick = tick_in(log, mode, 4)
+    value = log.estimate_nm[tick, 1] + 1e-3
+    found = names_at(check(changed(log, 'estimate.joint2', tick, value), controller), tick)
+    assert 'normal' in found
+    assert ('effort' in found) == (mode == Mode.NOMINAL)  # nominal gains have no weight for it
+
+
+def test_an_estimate_beyond_what_the_joints_bear_is_found(rivals):
+    log, controller = rivals['slotine_li']
+    tick = tick_in(log, Mode.WARMUP)
+    found = check(changed(log, 'estimate.joint1', tick, 150.1), controller)
+    assert 'estimate' in names_at(found, tick)
+
+
+def test_a_log_without_the_estimate_that_was_weighed_is_refused(rivals):
+    log, controller = rivals['momentum_observer']
+    shield = {k: values for k, values in log.shield.items() if not k.startswith('estimate.')}
+    with pytest.raises(ConfigError, match='~/shield lacks estimate'):
+        check(replace(log, shield=shield), controller)
 
 
 def test_the_run_has_projections_to_check(moved):
@@ -255,5 +299,8 @@ def test_the_log_of_these_tests_is_what_the_node_tells(shipped):
 
     day = Day(wild())
     day.go(60)
-    for tick in day.ticks:
+    rival = load_classical('ct_integral', CONTROLLER, None, 0.0)
+    other = Day(rival.policy, controller=rival.controller)
+    other.go(60)
+    for tick in (*day.ticks, *other.ticks):
         assert [*shield_row(tick).values()] == shield_values(tick, tick.state.stamp_ns, 0)

@@ -224,7 +224,7 @@ def test_raw_tokens_are_the_row_itself(num_extra):
 
 
 @pytest.mark.parametrize('num_extra', [0, 2])
-@pytest.mark.parametrize('tokens', ['raw', 'error_scaled'])
+@pytest.mark.parametrize('tokens', ['raw', 'error_scaled', 'error_fine'])
 def test_a_token_can_be_turned_back_into_its_row(tokens, num_extra):
     matrix = token_map(tokens, 2, num_extra)
     assert matrix.shape == (11 + num_extra, 11 + num_extra)
@@ -233,11 +233,16 @@ def test_a_token_can_be_turned_back_into_its_row(tokens, num_extra):
 
 
 @pytest.mark.parametrize('num_extra', [0, 2])
-def test_scaled_tokens_show_the_error_in_units_a_network_can_see(num_extra):
+@pytest.mark.parametrize(
+    ('tokens', 'units'),
+    [('error_scaled', (0.05, 0.3, 1.5, 0.2, 1.0)), ('error_fine', (0.01, 0.06, 1.5, 0.2, 10.0))],
+)
+def test_scaled_tokens_show_the_error_in_units_a_network_can_see(tokens, units, num_extra):
     rows = np.random.default_rng(5).normal(size=(6, 11 + num_extra))
     q, qd, q_d, qd_d = (rows[:, k : k + 2] for k in (0, 2, 4, 6))
     payload, friction, phase = (rows[:, k : k + 1] for k in (8, 9, 10))
-    scaled = [(q_d - q) / 0.05, (qd_d - qd) / 0.3, payload / 1.5, friction / 0.2]
-    expected = np.concatenate([q, qd, *scaled, phase, rows[:, 11:]], axis=-1)
-    found = rows @ token_map('error_scaled', 2, num_extra)
+    shown = (q_d - q, qd_d - qd, payload, friction, rows[:, 11:])
+    e, e_dot, payload, friction, extra = (x / unit for x, unit in zip(shown, units, strict=True))
+    expected = np.concatenate([q, qd, e, e_dot, payload, friction, phase, extra], axis=-1)
+    found = rows @ token_map(tokens, 2, num_extra)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

@@ -15,6 +15,7 @@ import pytest
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.nodes.joint_messages import set_stamp
+from metactl_ros.rivals import CLASSICAL
 from metactl_ros.settings import shipped_policy
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
@@ -335,4 +336,7 @@ def test_wrong_parameters_are_refused_with_their_names(robot):
     for text in ('controller:=nobody', 'sinusoid.phase_rad:=[1.0]', 'arm_file:=/nowhere.yaml'):
         with running('controller_node', DOMAIN, text) as process:
             assert process.wait(15.0) == 2
-            assert text.split(':=')[-1].strip('[]') in process.communicate()[1]
+            said = process.communicate()[1]
+            assert text.split(':=')[-1].strip('[]') in said
+            if text.startswith('controller'):
+                assert all(name in said for name in ('policy', *CLASSICAL))

@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
 import json
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import pytest
 from rich.console import Console
 
 from metactl_ros.evaluation.result_file import write_json
+from metactl_ros.evaluation.twins import settings_of_twin
+from metactl_ros.rivals import CLASSICAL, load_rivals, RIVALS
 from metactl_ros.settings import shipped_policy
 from training import evaluate
 from training.evaluate import main, PAPER_BASELINE_RAD, parse_args
-from training.trial import Trial, TrialResult
+from training.trial import rival_policy, run_trial, Trial, TrialResult
 
 ROOT = Path(__file__).resolve().parents[1]
 # The first test evaluates both plants: a minute on a quiet machine, several on a busy one.
@@ -95,17 +98,14 @@ def test_seeds_give_files_of_their_own_and_other_numbers(tmp_path):
     assert one['rmse'] != two['rmse']
 
 
+def a_trial(**changes):
+    usual = {'run': None, 'plant': 'rk4', 'twin': 'itself', 'tau_z_s': 2.0, 'seed': 1}
+    usual |= {'payload_kg': 0.0, 'num_rollouts': 2, 'num_steps': 10}
+    return Trial(**usual | changes)
+
+
 def test_rollouts_that_diverge_are_counted_and_leave_no_mean_that_flatters(settings):
-    trial = Trial(
-        run=None,
-        plant='rk4',
-        twin='itself',
-        tau_z_s=2.0,
-        seed=1,
-        payload_kg=0.0,
-        num_rollouts=2,
-        num_steps=10,
-    )
+    trial = a_trial()
     rest = (np.ones((2, 2)), np.zeros(2), np.zeros(2))
     whole, half = (TrialResult(np.array([0.1, x]), *rest) for x in (0.2, np.inf))
     record = evaluate.summarise(settings, [trial, trial], [whole, half])
@@ -157,6 +157,55 @@ def test_the_shipped_bundle_is_evaluated_like_a_run_and_only_under_its_own_shiel
     assert record['delta_percent'] < -80.0
     assert main([*command, '--target-error', '0', '--out', str(tmp_path)]) == 2
     assert 'target_error_rad' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', RIVALS)
+def test_every_rival_can_be_tried(settings, name):
+    trial = a_trial(num_steps=60, payload_kg=1.5)
+    baseline = run_trial(settings, trial).rmse_rad
+    found = run_trial(settings, replace(trial, controller=name)).rmse_rad
+    assert np.isfinite(found).all()
+    assert found.mean() < baseline.mean()
+
+
+def test_rivals_are_evaluated_by_name_beside_the_baseline_and_without_memory(tmp_path):
+    text = (ROOT / 'config' / 'plant.yaml').read_text()
+    world = tmp_path / 'plant.yaml'
+    world.write_text(text.replace('[0.0, 0.375, 0.75, 1.125, 1.5]', '[0.75]'))
+    command = ['--controller', 'ct_integral', 'oracle', '--tau-z', '5', '--rollouts', '1']
+    command += ['--world', str(world), '--jobs', '1', '--out', str(tmp_path)]
+    assert main(command) == 0
+    for name in ('ct_integral', 'oracle'):
+        record = json.loads((tmp_path / f'{name}_rk4_tau5_seed42.json').read_text())
+        assert record['controller'] == name
+        assert record['rival']['theta'] == list(getattr(load_rivals(), name).theta)
+        assert record['rmse'] < record['baseline_rmse']
+        assert record['rmse_without_memory'] not in (None, record['rmse'])
+        assert record['rmse_knowing_memory'] < record['baseline_rmse']
+
+
+def test_the_oracle_is_told_payload_and_memory_of_the_trial(settings):
+    trial = a_trial(controller='oracle', payload_kg=1.5, tau_z_s=5.0)
+    told = rival_policy(settings, trial)[0]._settings.estimator.oracle
+    assert (told.payload_kg, told.tau_z_s) == (1.5, 5.0)
+    assert told.friction == settings.plant.friction
+    without = rival_policy(settings_of_twin(settings, 'without_memory'), trial)[0]
+    assert without._settings.estimator.oracle.friction.memory_gain_nmprad == 0.0
+
+
+def test_an_unknown_controller_is_refused_with_the_names_there_are(capsys):
+    with pytest.raises(SystemExit):
+        parse_args(['--controller', 'nobody'])
+    said = capsys.readouterr().err
+    assert all(name in said for name in CLASSICAL)
+
+
+def test_gains_may_come_from_another_file(tmp_path, capsys):
+    text = (ROOT / 'config' / 'classical' / 'nominal.yaml').read_text()
+    (tmp_path / 'other.yaml').write_text(text.replace('ct_best:', 'ct_bets:'))
+    command = ['--controller', 'ct_best', '--classical-file', str(tmp_path / 'other.yaml')]
+    assert main([*command, '--out', str(tmp_path)]) == 2
+    assert "did you mean 'ct_best'?" in capsys.readouterr().err
 
 
 def test_the_shield_may_be_made_strict(tmp_path):

@@ -14,8 +14,8 @@ from metactl_ros.settings import load_settings
 from metactl_ros.signals import split, stack
 
 SHIPPED = load_settings().controller.gain_box
-OBSERVER = ColumnRange(column='observer', ends=(0.0, 1.2))
-LARGE = replace(SHIPPED, feed_forward=(*SHIPPED.feed_forward, OBSERVER))
+ESTIMATE = ColumnRange(column='estimate', ends=(0.0, 1.2))
+LARGE = replace(SHIPPED, feed_forward=(*SHIPPED.feed_forward, ESTIMATE))
 BOXES = pytest.mark.parametrize('box', [SHIPPED, LARGE], ids=['m8', 'm10'])
 
 units = st.floats(-1.0, 1.0)
@@ -27,7 +27,7 @@ def boxes(draw):
         least = draw(st.floats(-100.0, 100.0))
         return (least, least + draw(st.floats(0.1, 100.0)))
 
-    columns = draw(st.lists(st.sampled_from(['bias', 'coulomb', 'observer']), unique=True))
+    columns = draw(st.lists(st.sampled_from(['bias', 'coulomb', 'estimate']), unique=True))
     ranges = tuple(ColumnRange(column=column, ends=ends()) for column in columns)
     return GainBox(kd_per_s=ends(), lambda_per_s=ends(), feed_forward=ranges)
 
@@ -41,7 +41,7 @@ def test_gains_are_ordered_by_kind_then_by_joint():
     gain_map = GainMap(LARGE, 2)
     assert gain_map.lower == (10.0, 10.0, 1.0, 1.0, -6.0, -6.0, -3.0, -3.0, 0.0, 0.0)
     assert gain_map.upper == (60.0, 60.0, 10.0, 10.0, 6.0, 6.0, 3.0, 3.0, 1.2, 1.2)
-    assert LARGE.columns == ('bias', 'coulomb', 'observer')
+    assert LARGE.columns == ('bias', 'coulomb', 'estimate')
 
 
 def test_columns_keep_the_order_in_which_they_are_given():
@@ -140,8 +140,8 @@ def test_a_range_without_two_finite_ordered_ends_is_refused(name, ends):
 
 @pytest.mark.parametrize('ends', [(1.2, 0.0), (1.0,), (-np.inf, 1.0)])
 def test_a_column_without_two_finite_ordered_ends_is_refused(ends):
-    column = ColumnRange(column='observer', ends=ends)
-    with pytest.raises(ConfigError, match=r'GainBox\.feed_forward\.observer: expected \[least'):
+    column = ColumnRange(column='estimate', ends=ends)
+    with pytest.raises(ConfigError, match=r'GainBox\.feed_forward\.estimate: expected \[least'):
         replace(SHIPPED, feed_forward=(column,))
 
 
@@ -151,8 +151,8 @@ def test_a_refused_range_shows_what_was_found():
 
 
 def test_a_column_given_twice_is_refused():
-    twice = (OBSERVER, SHIPPED.feed_forward[0], OBSERVER)
-    with pytest.raises(ConfigError, match=r"each column once, found \['observer', 'bias'"):
+    twice = (ESTIMATE, SHIPPED.feed_forward[0], ESTIMATE)
+    with pytest.raises(ConfigError, match=r"each column once, found \['estimate', 'bias'"):
         replace(SHIPPED, feed_forward=twice)
 
 

@@ -19,6 +19,7 @@ from metactl_ros.hil.scenario import load_scenario, shipped_scenarios
 from metactl_ros.hil.scripted_fault import PROCESS_KINDS, ScriptedFault
 from metactl_ros.nodes.fleet import Setup
 from metactl_ros.plant.faults import KINDS
+from metactl_ros.rivals import CLASSICAL
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENARIO = {
@@ -64,6 +65,9 @@ def test_a_scenario_chooses_from_the_set_up_and_leaves_the_rest(tmp_path):
     usual = Setup(seed=5)
     chosen = load_scenario(write(tmp_path)).setup.applied_to(usual)
     assert chosen == replace(usual, plant='rk4', payload_kg=0.5)
+    for name in ('policy', *CLASSICAL):
+        scenario = load_scenario(write(tmp_path, setup={'controller': name}))
+        assert scenario.setup.applied_to(usual) == replace(usual, controller=name)
 
 
 FAULT = SCENARIO['faults'][0]
@@ -78,6 +82,7 @@ WISH = SCENARIO['expect'][0]
         ({'duration_s': 0}, 'duration_s'),
         ({'setup': {'plnt': 'rk4'}}, "setup: unknown key 'plnt'; did you mean 'plant'?"),
         ({'setup': {'plant': 'real'}}, 'setup: plant'),
+        ({'setup': {'controller': 'nobody'}}, "'policy', 'ct', 'ct_best', 'ct_integral'"),
         ({'faults': [FAULT | {'kind': 'silance'}]}, "did you mean 'silence'?"),
         ({'faults': [FAULT | {'kind': 'kill_robot'}]}, 'faults[0]: Fault.kind: unknown kind'),
         ({'faults': [FAULT | {'at_s': 7.0}]}, 'begin after the end'),

@@ -12,6 +12,7 @@ PATH = Path(__file__).resolve().parents[1] / 'launch' / 'meta_controller.launch.
 WANTED = {
     'policy',
     'controller',
+    'classical_file',
     'plant',
     'tau_z',
     'payload',
@@ -32,6 +33,12 @@ def arguments():
             rows = zip(node.value.keys, node.value.values, strict=True)
             return {key.value: row.elts[1].value for key, row in rows}
     raise AssertionError('no ARGUMENTS')
+
+
+def test_a_controller_is_chosen_from_all_there_are():
+    text = PATH.read_text(encoding='utf-8')
+    assert "'controller': ['policy', *CLASSICAL]" in text
+    assert 'choices=CHOICES.get(name)' in text
 
 
 def test_every_argument_has_a_description():

@@ -7,11 +7,9 @@ import pytest
 from starts import start
 
 from metactl_ros.arm import forward_dynamics, gravity_torque, lump
-from metactl_ros.control.gain_map import ColumnRange
 from metactl_ros.control.loop import ControlLoop, Health, HEALTHY
 from metactl_ros.control.modes import Mode
 from metactl_ros.control.shield import Reason
-from metactl_ros.errors import ConfigError
 from metactl_ros.evaluation.rollout import without_warmup
 from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.reference import Hold, Sinusoid
@@ -341,47 +339,3 @@ def test_counting_lets_an_inadmissible_proposal_pass_and_reports_its_distance():
     assert strict.excess <= 1e-12
     assert loose.distance == strict.distance > 0.0
     assert loose.was_moved
-
-
-COLUMN = ColumnRange(column='observer', ends=(0.0, 1.2))
-LARGE_BOX = replace(CONTROLLER.gain_box, feed_forward=(*CONTROLLER.gain_box.feed_forward, COLUMN))
-LARGE = replace(CONTROLLER, gain_box=LARGE_BOX)
-
-
-def test_an_observer_column_without_an_estimate_is_refused():
-    loop = begun([0.3, 0.4], LARGE)
-    with pytest.raises(ConfigError, match='`observer` column, but no disturbance estimate'):
-        loop.actuate(loop.nominal_action, at_rest([0.3, 0.4]), hold([0.3, 0.4]), 0)
-
-
-def test_an_effort_that_is_not_finite_is_a_fault_of_its_arm_only():
-    q = [[0.3, 0.4], [0.3, 0.4]]
-    loop = begun(q, LARGE)
-    action = np.stack([loop.nominal_action] * 2)
-    gravity = np.array(gravity_torque(lump(ARM, 0.0), [0.3, 0.4]))
-    for k, estimate in enumerate([[[np.nan, 0.0], [0.0, 0.0]], np.zeros((2, 2))]):
-        now, observed = k * PERIOD_NS, np.array(estimate)
-        step = loop.actuate(action, at_rest(q), hold(q), now, observer_nm=observed)
-        assert step.modes.tolist() == [Mode.FAULT, Mode.NOMINAL]
-        expected = [np.maximum(gravity - (k + 1) * REACH_NM, 0.0), gravity]
-        np.testing.assert_allclose(step.effort_nm, expected, rtol=0, atol=1e-12)
-
-
-def test_ten_gains_and_thirteen_features_close_the_loop():
-    loop = ControlLoop(ARM, replace(LARGE, context=replace(LARGE.context, num_extra=2)))
-    plant = Rk4Arm(ARM, SETTINGS.plant.friction, CONTROLLER.law.rate_hz)
-    first = MOTION.at(0.0)
-    state = plant.reset(start(first.q_rad, first.qd_radps, payload_kg=0.75))
-    loop.reset(state)
-    for k in range(50):
-        reference, extra = MOTION.at(seconds(state.stamp_ns)), np.array([0.1, 0.2]) * k
-        window = loop.observe(state, reference, 0.75, extra)
-        step = loop.actuate(
-            np.full(10, 0.1), state, reference, state.stamp_ns, observer_nm=plant.memory_nm
-        )
-        state = plant.step(step.effort_nm)
-        assert step.modes == Mode.NOMINAL
-    assert window.shape == (50, 13)
-    np.testing.assert_allclose(window[:, 11:], np.outer(np.arange(50), [0.1, 0.2]))
-    assert step.decision.gains.theta.shape == (10,)
-    assert np.abs(state.q_rad - MOTION.at(0.5).q_rad).max() < 0.1

@@ -134,10 +134,3 @@ def test_a_measured_effort_beyond_the_limit_is_taken_as_the_limit():
     step = loop.actuate(loop.nominal_action, at_rest(), far_hold((-2.3, 2.0)), 0)
     assert step.effort_nm[0] == pytest.approx(ARM.limits.effort_nm[0] - RATE_NMPS[0] * 0.01)
     assert step.effort_nm[1] == -ARM.limits.effort_nm[1]
-
-
-def test_features_that_the_settings_do_not_announce_are_refused(loop):
-    with pytest.raises(
-        ConfigError, match=r'expected 11 features, found 13; set context\.num_extra'
-    ):
-        loop.observe(at_rest(), far_hold(), 0.5, np.zeros(2))

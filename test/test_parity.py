@@ -10,12 +10,13 @@ import pytest
 
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.rollout import run_episode
+from metactl_ros.evaluation.rollout import run_episode, without_warmup
 from metactl_ros.nodes.driver import with_full_window
 from metactl_ros.nodes.fleet import running, Setup
 from metactl_ros.nodes.middleware import loopback_environment
 from metactl_ros.plant.factory import make_plant
 from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.rivals import load_classical, RIVALS
 from metactl_ros.settings import shipped_policy
 from training.env import ArmEnv, EnvSettings
 
@@ -44,14 +45,7 @@ def test_the_environment_gives_the_efforts_of_the_in_process_loop(
     setup, bundle, settings, in_process
 ):
     window = bundle.controller.context.num_rows
-    env = ArmEnv(
-        settings,
-        EnvSettings(
-            plant='rk4', tau_z_s=2.0, num_rows=window, reward_scale=1.0, warm_start_share=0.0
-        ),
-    )
-    efforts, real_step = [], env._plant.step
-    env._plant.step = lambda effort: (efforts.append(effort), real_step(effort))[1]
+    env, efforts = watched_env(settings, window)
     observation, _ = env.reset(options={'episode': setup.episode()})
     for k in range(STEPS):
         action = bundle.policy(observation.astype(np.float64).reshape(window, -1))
@@ -60,6 +54,36 @@ def test_the_environment_gives_the_efforts_of_the_in_process_loop(
         observation, *_ = env.step(action)
     env.close()
     np.testing.assert_array_equal(efforts, in_process.effort_nm)
+
+
+@pytest.mark.parametrize('name', RIVALS)
+def test_the_environment_of_a_rival_gives_the_efforts_of_the_in_process_loop(
+    setup, settings, name
+):
+    controller, policy = load_classical(name, settings.controller, None, setup.payload_kg)
+    loop = ControlLoop(settings.arm, without_warmup(controller))
+    plant = make_plant('rk4', settings)
+    expected = run_episode(plant, setup.episode(), policy, loop, STEPS).effort_nm
+    window = controller.context.num_rows
+    env, efforts = watched_env(replace(settings, controller=controller), window)
+    observation, _ = env.reset(options={'episode': setup.episode()})
+    for _ in range(STEPS):
+        observation, *_ = env.step(policy(observation.reshape(window, -1)))
+    env.close()
+    np.testing.assert_array_equal(efforts, expected)
+
+
+def watched_env(settings, num_rows):
+    """Return an environment and the efforts that its plant is given."""
+    env = ArmEnv(
+        settings,
+        EnvSettings(
+            plant='rk4', tau_z_s=2.0, num_rows=num_rows, reward_scale=1.0, warm_start_share=0.0
+        ),
+    )
+    efforts, real_step = [], env._plant.step
+    env._plant.step = lambda effort: (efforts.append(effort), real_step(effort))[1]
+    return env, efforts
 
 
 @pytest.mark.ros

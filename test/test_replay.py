@@ -238,6 +238,15 @@ def test_ticks_after_a_gap_are_compared_once_one_is_equal_or_two_windows_passed(
     assert compared_ticks(is_break, is_equal, 3).tolist() == [True] * 2 + [False] * 4 + [True] * 6
 
 
+def test_ticks_after_a_gap_are_not_compared_with_an_estimator_until_it_begins_anew():
+    is_break, is_restart = np.arange(12) == 2, np.arange(12) % 9 == 0
+    is_equal = np.ones(12, dtype=bool)
+    expected = [True] * 2 + [False] * 7 + [True] * 3
+    assert compared_ticks(is_break, is_equal, 3, is_restart).tolist() == expected
+    is_restart[9] = False
+    assert compared_ticks(is_break, is_equal, 3, is_restart).tolist() == [True] * 2 + [False] * 10
+
+
 def test_the_verb_writes_its_files_and_says_the_verdict_by_its_code(
     tmp_path, lockstep, messages, capsys
 ):

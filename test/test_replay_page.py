@@ -38,6 +38,8 @@ def same_again(log, **changes):
     fields = {
         'effort_nm': log.effort_nm,
         'gains': log.gains,
+        'gain_names': log.gain_names,
+        'estimate_nm': None,
         'modes': log.shield['mode'].astype(np.int64),
         'action': log.action,
         'was_moved': log.shield['was_moved'] > 0.0,

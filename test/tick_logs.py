@@ -33,10 +33,14 @@ def shield_row(tick):
         *(0.0, tick.inference_ns / 1e6, *divmod(tick.state.stamp_ns, 10**9)),
     ]
     row = dict(zip(SHIELD_NAMES, values, strict=True))
-    for kind in ('kd', 'lambda', 'bias', 'coulomb'):
+    estimate = tick.step.estimate_nm
+    for kind in ('kd', 'lambda', *(('bias', 'coulomb') if estimate is None else ('estimate',))):
         for joint in ARM.joint_names:
             row[f'normal.{kind}.{joint}'] = decision.half_space.normal[len(row) - len(values)]
-    return {**row, 'constant': decision.half_space.constant}
+    row['constant'] = decision.half_space.constant
+    if estimate is not None:
+        row |= {f'estimate.{j}': x for j, x in zip(ARM.joint_names, estimate, strict=True)}
+    return row
 
 
 def log_of(ticks):
@@ -110,7 +114,8 @@ class Day:
         self.ticks = []
 
     def _answer(self, window):
-        return np.full(8, np.nan) if self.is_mute else self.policy(window)
+        mute = np.full(self.driver.loop.gain_map.size, np.nan)
+        return mute if self.is_mute else self.policy(window)
 
     def go(self, num_ticks, *, sees=True, is_fresh=True, has_error=False):
         """Tick, with or without states, while the arm moves on; return the modes."""

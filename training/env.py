@@ -21,6 +21,7 @@ from metactl_ros.control.loop import ControlLoop, ControlStep
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.evaluation.rollout import without_warmup
 from metactl_ros.plant.factory import make_plant, PlantName
+from metactl_ros.reference import Sinusoid
 from metactl_ros.settings import Settings
 from metactl_ros.signals import ArmState, Array, seconds
 from metactl_ros.task import draw_episode, Episode
@@ -135,6 +136,7 @@ def settled_memory(episode: Episode, memory_gain_nmprad: float, tau_z_s: float) 
     z = lambda A w tau / (1 + (w tau)^2) (cos(w t + phase) + w tau sin(w t + phase)).
     """
     motion = episode.reference
+    assert isinstance(motion, Sinusoid)
     turns = motion.omega_radps * tau_z_s
     size = memory_gain_nmprad * motion.amplitude_rad * turns / (1.0 + turns**2)
     return np.asarray(size * (np.cos(motion.phase_rad) + turns * np.sin(motion.phase_rad)))

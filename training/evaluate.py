@@ -3,20 +3,21 @@
 """Evaluate a controller: five payloads, twenty rollouts each, on either plant.
 
     python -m training.evaluate --controller ct --plant rk4 --tau-z 1 2 5
+    python -m training.evaluate --controller momentum_observer oracle --tau-z 2
     python -m training.evaluate --run runs/train/RUN --plant bullet --tau-z 2
     python -m training.evaluate --run NAME.metactl --plant bullet --tau-z 2
 
 Beside the error of the controller itself, every evaluation runs two twins on the same episodes, so
-that one can see what memory costs: one on an arm without memory (z = 0), and one whose controller
-is told z exactly and feeds it forward on top of the same gains.
+that one can see what memory costs: one on an arm without memory (z = 0), and one with fixed gains
+that is told z exactly and feeds it forward on top of them.
 """
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 import os
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, TypeAlias
 
 import numpy as np
 from rich.box import SIMPLE
@@ -29,6 +30,7 @@ from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.evaluation.twins import Twin, TWINS
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.policy.bundle import read_bundle
+from metactl_ros.rivals import CLASSICAL, ClassicalName, load_rivals
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from training.arguments import complain, positive_count, positive_number
@@ -36,6 +38,10 @@ from training.trial import BUNDLE_SUFFIX, run_trials, Trial, TrialResult
 
 # The paper's baseline RMSE, printed beside ours.
 PAPER_BASELINE_RAD = {1.0: 0.1317, 2.0: 0.1317, 5.0: 0.1311}
+
+Subject: TypeAlias = tuple[Path | None, ClassicalName]
+"""A run or a bundle, or None and which classical controller."""
+BASELINE: Subject = (None, 'ct')
 
 
 def summarise(
@@ -47,19 +53,20 @@ def summarise(
     averaging the survivors would flatter. How many diverged is in the record.
     """
     first = trials[0]
+    subject = (first.run, first.controller)
 
-    def rmse_of(run: Path | None, twin: Twin) -> list[Array]:
+    def results_of(subject: Subject, twin: Twin) -> list[TrialResult]:
         rows = zip(trials, results, strict=True)
-        return [r.rmse_rad for t, r in rows if (t.run, t.twin) == (run, twin)]
+        return [r for t, r in rows if ((t.run, t.controller), t.twin) == (subject, twin)]
 
-    by_payload = rmse_of(first.run, 'itself')
-    rmse = _mean([_mean(rollouts) for rollouts in by_payload])
-    baseline = _mean([_mean(rollouts) for rollouts in rmse_of(None, 'itself')])
-    without = _mean([_mean(rollouts) for rollouts in rmse_of(first.run, 'without_memory')])
-    knowing = _mean([_mean(rollouts) for rollouts in rmse_of(None, 'knowing_memory')])
-    rows = zip(trials, results, strict=True)
-    own = [r for t, r in rows if (t.run, t.twin) == (first.run, 'itself')]
-    facts = describe(first.run)
+    def rmse_of(subject: Subject, twin: Twin) -> float | None:
+        return _mean([_mean(r.rmse_rad) for r in results_of(subject, twin)])
+
+    own = results_of(subject, 'itself')
+    by_payload = [r.rmse_rad for r in own]
+    rmse, baseline = rmse_of(subject, 'itself'), rmse_of(BASELINE, 'itself')
+    knowing = rmse_of(BASELINE, 'knowing_memory')
+    facts = describe(first)
     return {
         **facts,
         'plant': first.plant,
@@ -72,7 +79,7 @@ def summarise(
         'rmse_std_by_payload': [_spread(rollouts) for rollouts in by_payload],
         'baseline_rmse': baseline,
         'delta_percent': _delta(rmse, baseline),
-        'rmse_without_memory': without,
+        'rmse_without_memory': rmse_of(subject, 'without_memory'),
         'rmse_knowing_memory': knowing,
         'memory_share_percent': _share(baseline, knowing),
         'num_rollouts_per_payload': first.num_rollouts,
@@ -85,10 +92,15 @@ def summarise(
     } | ({} if 'seed' in facts else {'seed': first.seed})
 
 
-def describe(run: Path | None) -> dict[str, Any]:
+def describe(trial: Trial) -> dict[str, Any]:
     """Return what a record says of its controller; the seed of a trained one is its training's."""
+    run = trial.run
     if run is None:
-        return {'controller': 'ct', 'num_parameters': 0}
+        facts = {'controller': trial.controller, 'num_parameters': 0}
+        if trial.controller == 'ct':
+            return facts
+        rival = getattr(load_rivals(trial.classical_file), trial.controller)
+        return facts | {'rival': asdict(rival)}
     if run.suffix == BUNDLE_SUFFIX:
         content = read_bundle(run)
         window = content.contract.context.num_rows
@@ -182,9 +194,11 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     subject = parser.add_mutually_exclusive_group()
     subject.add_argument(
         '--controller',
-        choices=('ct',),
-        default='ct',
-        help='ct: computed torque with fixed gains, the baseline (default: %(default)s)',
+        choices=CLASSICAL,
+        nargs='+',
+        default=['ct'],
+        metavar='NAME',
+        help=f'classical ones: {", ".join(CLASSICAL)} (default: ct, fixed gains, the baseline)',
     )
     subject.add_argument(
         '--run',
@@ -233,15 +247,26 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="another lyapunov.target_error_rad: the shield's v_0; 0 makes it strict",
     )
     parser.add_argument('--arm', type=Path, help='another arm.yaml')
+    parser.add_argument(
+        '--classical-file',
+        type=Path,
+        metavar='FILE',
+        help='gains of the classical ones (default: config/classical/nominal.yaml)',
+    )
     parser.add_argument('--world', type=Path, help='another plant.yaml')
     return parser.parse_args(arguments)
 
 
-def subjects(run: Path | None) -> list[tuple[Path | None, Twin]]:
+def twins_of(subject: Subject) -> list[tuple[Subject, Twin]]:
     """Return what must be tried for one record: the controller, its twins and the baseline."""
-    if run is None:
-        return [(None, twin) for twin in TWINS]
-    return [(run, 'itself'), (run, 'without_memory'), (None, 'itself'), (None, 'knowing_memory')]
+    if subject == BASELINE:
+        return [(BASELINE, twin) for twin in TWINS]
+    return [
+        (subject, 'itself'),
+        (subject, 'without_memory'),
+        (BASELINE, 'itself'),
+        (BASELINE, 'knowing_memory'),
+    ]
 
 
 def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
@@ -251,12 +276,17 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
         lyapunov = replace(settings.controller.lyapunov, target_error_rad=args.target_error)
         controller = replace(settings.controller, lyapunov=lyapunov)
         settings = replace(settings, controller=controller)
+    load_rivals(args.classical_file)  # a mistake in it shows before anything runs
     task = settings.plant.task
-    runs: list[Path | None] = args.run or [None]
+    subjects: list[Subject] = [(None, name) for name in args.controller]
+    if args.run:
+        subjects = [(run, 'ct') for run in args.run]
     cells = [
         [
             Trial(
-                run=subject,
+                run=run,
+                controller=controller,
+                classical_file=args.classical_file,
                 plant=args.plant,
                 twin=twin,
                 tau_z_s=tau_z,
@@ -265,10 +295,10 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
                 num_rollouts=args.rollouts,
                 num_steps=settings.episode_steps,
             )
-            for subject, twin in subjects(run)
+            for (run, controller), twin in twins_of(subject)
             for payload in task.payload_levels_kg
         ]
-        for run in runs
+        for subject in subjects
         for tau_z in args.tau_z
         for seed in args.seed
     ]
@@ -276,7 +306,8 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
     records, upcoming = [], iter(results)
     for cell in cells:
         record = summarise(settings, cell, [next(upcoming) for _ in cell])
-        name = cell[0].run.name.removesuffix(BUNDLE_SUFFIX) if cell[0].run else 'ct'
+        run = cell[0].run
+        name = run.name.removesuffix(BUNDLE_SUFFIX) if run else cell[0].controller
         name += '' if args.target_error is None else f'_target{args.target_error:g}'
         name = f'{name}_{args.plant}_tau{cell[0].tau_z_s:g}_seed{cell[0].seed}.json'
         write_json(args.out / name, record)

@@ -286,6 +286,7 @@ def export_bundle(
         features=features,
         tokens=token_scales(trained.config.hyper.tokens),
         training=trained.record,
+        estimator=controller.estimator,
     )
     windows = record_windows(trained)
     model = to_onnx(trained.network, *windows.shape[1:])

@@ -25,7 +25,7 @@ from rich.table import Table
 import torch
 
 from metactl_ros.arm import forward_dynamics, lump, NUM_JOINTS
-from metactl_ros.control.law import ControlLaw, tracking_error
+from metactl_ros.control.law import ControlLaw, Situation, tracking_error
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.lyapunov import certificate_matrix, closed_loop_matrix
 from metactl_ros.control.shield import Enforcement
@@ -98,8 +98,8 @@ def sample_motion(
 def _error_and_rate(
     law: ControlLaw, q: Array, qd: Array, qdd: Array, reference: Any
 ) -> tuple[Array, Array]:
-    goal = (reference.q_rad, reference.qd_radps)
-    error = tracking_error(law, *map(split, (q, qd, *goal)))
+    goal = (reference.q_rad, reference.qd_radps, reference.qdd_radps2)
+    error = tracking_error(law, Situation(*map(split, (q, qd, *goal))))
     e_ddot = reference.qdd_radps2 - qdd
     s_dot = e_ddot + law.slope_per_s * stack(error.e_dot_radps)
     xi = stack([*error.e_rad, *error.s_radps])

@@ -11,14 +11,15 @@
 Checkpoints contain pickles and are for the machine that trains; a robot loads a policy bundle.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 import json
 import os
 from pathlib import Path
 import pickle
 import random
 import shutil
-from typing import Any
+from typing import Any, Literal
 import zipfile
 
 import numpy as np
@@ -29,6 +30,7 @@ from metactl_ros.control.context_window import feature_names, Tokens
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.plant.factory import PlantName
+from metactl_ros.rivals import observer_gains, on_observer
 from metactl_ros.settings import load_file, Settings
 from training.env import ArmEnv, EnvSettings
 from training.networks import make_policy_kwargs, Model, NetworkConfig
@@ -47,6 +49,10 @@ DAMAGED = (
     pickle.UnpicklingError,
 )
 
+
+# Of an actor that begins at a given action: the largest entry, how much its answer depends on
+# what it sees, and the logarithm of its exploration's standard deviation.
+MOST_INITIAL, SHRINK, INITIAL_LOG_STD = 0.99, 0.01, -3.0
 
 # Adam in one pass over the weights: the same update, a tenth of the calls.
 FUSED = {'optimizer_kwargs': {'fused': True}}
@@ -71,6 +77,8 @@ class Preset:
     lagrangian_rate: float
     distance_target: float
     warm_start_share: float
+    entropy_per_action: float = -1.0
+    """Of SAC's target; -1 is its usual one, less explores less."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -97,6 +105,7 @@ class Presets:
 
     paper: Preset
     robust: Preset
+    observer: Preset
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +122,8 @@ class RunConfig:
     plant: PlantName
     device: str
     hyper: Preset
+    controller: Literal['policy', 'meta_observer'] = 'policy'
+    """What it learns to schedule: the law alone, or the law on top of a momentum observer."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -128,7 +139,15 @@ class RunConfig:
         """Return what tells a run from others: the folder it goes to unless told otherwise."""
         size = f'k{self.heads}_w{self.window}'
         beta = '' if self.hyper.lagrangian_rate else '_beta0'
-        return f'{self.preset}_{self.model}_{size}_tau{self.tau_z:g}{beta}_seed{self.seed}'
+        base = '' if self.controller == 'policy' else f'{self.controller}_'
+        return f'{base}{self.preset}_{self.model}_{size}_tau{self.tau_z:g}{beta}_seed{self.seed}'
+
+
+def settings_of(settings: Settings, run: RunConfig) -> Settings:
+    """Return the settings that a run is made for: on an observer there is another gain box."""
+    if run.controller == 'policy':
+        return settings
+    return replace(settings, controller=on_observer(settings.controller))
 
 
 def load_presets() -> Presets:
@@ -170,7 +189,7 @@ def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -
         ),
         tokens=hyper.tokens,
     )
-    return ShieldedSAC(
+    model = ShieldedSAC(
         'MlpPolicy',
         env,
         learning_rate=hyper.learning_rate,
@@ -182,12 +201,32 @@ def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -
         replay_buffer_class=WindowReplayBuffer,
         replay_buffer_kwargs={'num_rows': run.window},
         policy_kwargs={**make_policy_kwargs(network), **FUSED},
+        target_entropy=hyper.entropy_per_action * env.loop.gain_map.size,
         tensorboard_log=str(log_dir),
         seed=run.seed,
         device=run.device,
         lagrangian_rate=hyper.lagrangian_rate * hyper.reward_scale,
         distance_target=hyper.distance_target,
     )
+    if run.controller == 'meta_observer':
+        begin_at(model, env.loop.gain_map.action(observer_gains(settings.controller)))
+    return model
+
+
+def begin_at(model: ShieldedSAC, action: Sequence[float]) -> None:
+    """Let a fresh actor propose nearly one action, and explore little around it.
+
+    Learning on top of a controller that is good already would first have to learn that one again:
+    an exploring weight of the estimate is worth more torque than all that is left to gain.
+    """
+    actor: Any = model.actor
+    with torch.no_grad():
+        for layer, bias in (
+            (actor.mu, np.arctanh(np.clip(action, -MOST_INITIAL, MOST_INITIAL))),
+            (actor.log_std, np.full(len(action), INITIAL_LOG_STD)),
+        ):
+            layer.weight.mul_(SHRINK)
+            layer.bias.copy_(torch.as_tensor(bias))
 
 
 def begin_run(folder: Path, settings: Settings, run: RunConfig) -> None:

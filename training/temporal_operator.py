@@ -132,8 +132,8 @@ def simulate(
 
 
 def _batch(episodes: list[Episode]) -> Episode:
-    first = episodes[0].reference
-    phase = np.stack([episode.reference.phase_rad for episode in episodes])
+    motions = [e.reference for e in episodes if isinstance(e.reference, Sinusoid)]
+    first, phase = motions[0], np.stack([motion.phase_rad for motion in motions])
     start = PlantStart(
         *(np.stack([getattr(e.start, f.name) for e in episodes]) for f in fields(PlantStart))
     )

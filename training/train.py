@@ -51,6 +51,7 @@ from training.run import (
     RunError,
     save_checkpoint,
     save_result,
+    settings_of,
 )
 
 CHECKPOINT_EVERY_S = 30.0
@@ -177,6 +178,13 @@ def parse_args(arguments: Sequence[str] | None, presets: Presets) -> argparse.Na
     parser.add_argument('--tau-z', type=float, default=2.0, metavar='S', help='(%(default)s)')
     parser.add_argument('--seed', type=int, default=42, help='(%(default)s)')
     parser.add_argument('--steps', type=int, default=50_000, help='(%(default)s)')
+    parser.add_argument(
+        '--controller',
+        choices=('policy', 'meta_observer'),
+        default='policy',
+        help='policy: gains of the law; meta_observer: on top of a momentum observer, for the '
+        'preset `observer` (%(default)s)',
+    )
     parser.add_argument('--plant', choices=get_args(PlantName), default='bullet')
     parser.add_argument(
         '--without-lagrangian', action='store_true', help='keep beta at 0, to see what it buys'
@@ -192,7 +200,8 @@ def require_no_contradiction(
 ) -> None:
     """Refuse options that a resumed run was begun without: they could not take effect."""
     given = {word.split('=')[0] for word in words}
-    for name in ('preset', 'model', 'heads', 'window', 'tau_z', 'seed', 'steps', 'plant'):
+    names = ('preset', 'model', 'heads', 'window', 'tau_z', 'seed', 'steps', 'plant')
+    for name in (*names, 'controller'):
         option = f'--{name.replace("_", "-")}'
         if option in given and getattr(args, name) != getattr(run, name):
             raise RunError(
@@ -226,8 +235,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 plant=args.plant,
                 device=choose_device(args.device),
                 hyper=hyper,
+                controller=args.controller,
             )
             folder = args.out or Path('runs/train') / run.name
+        settings = settings_of(settings, run)
         is_done = train(folder, settings, run, bool(args.resume), console)
     except MetactlError as error:
         complain(console, error)

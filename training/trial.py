@@ -18,7 +18,14 @@ from metactl_ros.evaluation.rollout import Policy, run_episode, without_warmup
 from metactl_ros.evaluation.twins import fixed_gain_twin, settings_of_twin, Twin
 from metactl_ros.plant.factory import make_plant, PlantName
 from metactl_ros.plant.protocol import Plant
-from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.rivals import (
+    ClassicalName,
+    load_learned,
+    load_rivals,
+    make_classical,
+    Rival,
+    truth_of,
+)
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array
 from metactl_ros.task import draw_evaluation, Episode
@@ -31,7 +38,11 @@ class Trial:
     """One controller on one plant, at one payload: the unit of parallel work."""
 
     run: Path | None
-    """A training run or a bundle whose policy is tried; None is the fixed-gain baseline."""
+    """A training run or a bundle whose policy is tried; None is a classical controller."""
+    controller: ClassicalName = 'ct'
+    """Which one; `ct` is the fixed-gain baseline."""
+    classical_file: Path | None = None
+    """Its gains, as in config/classical; None for nominal.yaml there."""
     plant: PlantName
     twin: Twin
     tau_z_s: float
@@ -60,10 +71,12 @@ def run_trial(settings: Settings, trial: Trial) -> TrialResult:
         settings.plant.task, trial.seed, trial.payload_kg, trial.num_rollouts, trial.tau_z_s
     )
     plant = make_plant(trial.plant, settings)
-    if trial.run is None:
+    if trial.run is not None:
+        loop, policy = trained_policy(settings, trial.run)
+    elif trial.controller == 'ct':
         loop, policy = fixed_gain_twin(settings, plant, trial.twin)
     else:
-        loop, policy = trained_policy(settings, trial.run)
+        loop, policy = rival_policy(settings, trial)
     try:
         return _concatenate(
             [
@@ -127,17 +140,28 @@ def run_trials(
     return [results[index] for index in range(len(trials))]
 
 
+def rival_policy(settings: Settings, trial: Trial) -> tuple[ControlLoop, Policy]:
+    """Return the loop and the policy of a rival; the oracle knows what the trial is made of."""
+    rival: Rival = getattr(load_rivals(trial.classical_file), trial.controller)
+    is_told = trial.controller == 'oracle'
+    truth = truth_of(settings.plant, trial.payload_kg, trial.tau_z_s) if is_told else None
+    controller, policy = make_classical(without_warmup(settings.controller), rival, truth)
+    assert policy is not None
+    return ControlLoop(settings.arm, controller), policy
+
+
 def trained_policy(settings: Settings, run: Path) -> tuple[ControlLoop, Policy]:
     """Return the loop and the policy of a training run, or of a bundle."""
     policy: Policy
     if run.suffix == BUNDLE_SUFFIX:
-        bundle = load_bundle(run, settings.arm, settings.controller)
-        policy, context = bundle.policy, bundle.controller.context
+        bundle = load_learned(run, settings.arm, settings.controller)
+        policy, controller = bundle.policy, bundle.controller
     else:
         # Imported here: who evaluates the baseline or a bundle needs no torch.
         from training.policy import load_policy
+        from training.run import read_run, settings_of
 
+        controller = settings_of(settings, read_run(run)).controller
         window, policy = load_policy(run)
-        context = replace(settings.controller.context, num_rows=window)
-    controller = replace(without_warmup(settings.controller), context=context)
-    return ControlLoop(settings.arm, controller), policy
+        controller = replace(controller, context=replace(controller.context, num_rows=window))
+    return ControlLoop(settings.arm, without_warmup(controller)), policy

@@ -97,6 +97,14 @@ class TickLog:
         times: Array = (self.stamp_ns - self.stamp_ns[0]) / 1e9
         return times
 
+    @property
+    def estimate_nm(self) -> Array | None:
+        """What the model was estimated to lack, shape (T, n); None without an estimator."""
+        names = [f'estimate.{joint}' for joint in self.joint_names]
+        if not all(name in self.shield for name in names):
+            return None
+        return np.stack([self.shield[name] for name in names], axis=1)
+
     def first(self, num_ticks: int) -> 'TickLog':
         """Return the first ticks."""
         rows = slice(num_ticks)

@@ -15,21 +15,32 @@ linear map that a network applies first.
 """
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.signals import ArmState, Array, Reference, seconds
 
-Tokens: TypeAlias = Literal['raw', 'error_scaled']
+Tokens: TypeAlias = Literal['raw', 'error_scaled', 'error_fine']
 
 
-# What `error_scaled` tokens are measured in.
-ERROR_SCALE_RAD = 0.05
-ERROR_RATE_SCALE_RADPS = 0.3
-PAYLOAD_SCALE_KG = 1.5
-FRICTION_REGIME_SCALE = 0.2
+class TokenUnits(NamedTuple):
+    """What the features of a token are measured in."""
+
+    error_rad: float
+    error_rate_radps: float
+    payload_kg: float
+    friction_regime: float
+    estimate_nm: float
+
+
+TOKEN_UNITS: dict[Tokens, TokenUnits] = {
+    'raw': TokenUnits(1.0, 1.0, 1.0, 1.0, 1.0),
+    'error_scaled': TokenUnits(0.05, 0.3, 1.5, 0.2, 1.0),
+    'error_fine': TokenUnits(0.01, 0.06, 1.5, 0.2, 10.0),
+}
+"""`error_fine` is for what remains on top of an observer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,21 +96,25 @@ def step_observation(
 def token_map(tokens: Tokens, num_joints: int, num_extra: int = 0) -> Array:
     """Return the invertible matrix that turns a raw row into a network's token, shape (F, F).
 
-    `raw` feeds the paper's numbers as they are. `error_scaled` shows the error instead of the
-    desired state, in units a network can see: (q, qd, e / 0.05 rad, e_dot / 0.3 rad/s,
-    p_hat / 1.5 kg, mu_hat / 0.2, t / T). token = row @ matrix.
+    `raw` feeds the paper's numbers as they are. The others show the error instead of the desired
+    state, in units a network can see, as `TOKEN_UNITS` has them: for `error_scaled`
+    (q, qd, e / 0.05 rad, e_dot / 0.3 rad/s, p_hat / 1.5 kg, mu_hat / 0.2, t / T, extra...).
+    token = row @ matrix.
     """
     size = 4 * num_joints + 3 + num_extra
     matrix = np.eye(size)
-    if tokens == 'error_scaled':
-        scales = np.repeat([ERROR_SCALE_RAD, ERROR_RATE_SCALE_RADPS], num_joints)
+    if tokens != 'raw':
+        units = TOKEN_UNITS[tokens]
+        scales = np.repeat([units.error_rad, units.error_rate_radps], num_joints)
         measured = np.arange(2 * num_joints)
         desired = measured + 2 * num_joints
         matrix[desired, desired] = 1.0 / scales
         matrix[measured, desired] = -1.0 / scales
         payload, friction = 4 * num_joints, 4 * num_joints + 1
-        matrix[payload, payload] = 1.0 / PAYLOAD_SCALE_KG
-        matrix[friction, friction] = 1.0 / FRICTION_REGIME_SCALE
+        matrix[payload, payload] = 1.0 / units.payload_kg
+        matrix[friction, friction] = 1.0 / units.friction_regime
+        extra = np.arange(size - num_extra, size)
+        matrix[extra, extra] = 1.0 / units.estimate_nm
     return matrix
 
 

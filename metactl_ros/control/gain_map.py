@@ -25,7 +25,7 @@ class ColumnRange:
 
     column: FeedForward
     ends: tuple[float, ...]
-    """Least and largest weight; N m for `bias` and `coulomb`, plain numbers for `observer`."""
+    """Least and largest weight; N m for `bias` and `coulomb`, plain numbers for `estimate`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,11 +8,10 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array, Component, functions_for, Vector
 
-FeedForward: TypeAlias = Literal['bias', 'coulomb', 'observer']
-"""Columns of Phi; `observer` carries a disturbance estimate in N m that the caller supplies."""
+FeedForward: TypeAlias = Literal['bias', 'coulomb', 'estimate']
+"""Columns of Phi; `estimate` is that of an estimator, in N m: what the model lacks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +43,16 @@ class ControlLaw:
         )
 
 
+class Situation(NamedTuple):
+    """Where the arm is and where it should be, in rad and s, as components."""
+
+    q: Vector
+    qd: Vector
+    q_desired: Vector
+    qd_desired: Vector
+    qdd_desired: Vector
+
+
 class TrackingError(NamedTuple):
     """How far the arm is from where it should be."""
 
@@ -55,12 +64,10 @@ class TrackingError(NamedTuple):
     """e_dot + Lambda_0 e."""
 
 
-def tracking_error(
-    law: ControlLaw, q_rad: Vector, qd_radps: Vector, q_desired: Vector, qd_desired: Vector
-) -> TrackingError:
+def tracking_error(law: ControlLaw, at: Situation) -> TrackingError:
     """Return error, error rate and sliding variable."""
-    e = [wanted - found for wanted, found in zip(q_desired, q_rad, strict=True)]
-    e_dot = [wanted - found for wanted, found in zip(qd_desired, qd_radps, strict=True)]
+    e = [wanted - found for wanted, found in zip(at.q_desired, at.q, strict=True)]
+    e_dot = [wanted - found for wanted, found in zip(at.qd_desired, at.qd, strict=True)]
     s = [rate + law.slope_per_s * error for rate, error in zip(e_dot, e, strict=True)]
     return TrackingError(e, e_dot, s)
 
@@ -69,7 +76,7 @@ def feed_forward_features(
     law: ControlLaw,
     columns: tuple[FeedForward, ...],
     qd_desired_radps: Vector,
-    observer_nm: Vector | None = None,
+    estimate_nm: Vector | None = None,
 ) -> list[list[Component]]:
     """Return the diagonals of Phi, in N m per unit of eta: one vector per column."""
     phi: list[list[Component]] = []
@@ -79,13 +86,9 @@ def feed_forward_features(
         elif column == 'coulomb':
             tanh = functions_for(qd_desired_radps[0]).tanh
             phi.append([tanh(qd / law.coulomb_smoothing_radps) for qd in qd_desired_radps])
-        elif observer_nm is None:
-            raise ConfigError(
-                'the gain box has an `observer` column, but no disturbance estimate was given; '
-                'remove the column or run an observer.'
-            )
         else:
-            phi.append(list(observer_nm))
+            assert estimate_nm is not None  # ControllerSettings demands an estimator
+            phi.append(list(estimate_nm))
     return phi
 
 

@@ -12,7 +12,7 @@ this same code. Every effort returned is finite, within its limits and within it
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 import math
 from typing import NamedTuple
 
@@ -29,22 +29,24 @@ from metactl_ros.arm import (
     NUM_JOINTS,
     smallest_inertia,
 )
+from metactl_ros.control.classical import make_estimator
 from metactl_ros.control.computed_torque import computed_torque, limit_effort
 from metactl_ros.control.context_window import (
-    ContextSettings,
     ContextWindow,
     step_observation,
 )
-from metactl_ros.control.gain_map import GainBox, GainMap
+from metactl_ros.control.controller_settings import ControllerSettings
+from metactl_ros.control.estimator import Estimation
+from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.law import (
-    ControlLaw,
     feed_forward_features,
     nominal_gains,
+    Situation,
     tracking_error,
     TrackingError,
 )
-from metactl_ros.control.lyapunov import LyapunovFunction, LyapunovSettings
-from metactl_ros.control.modes import Mode, ModeInputs, ModeSettings, ModeState, next_mode
+from metactl_ros.control.lyapunov import LyapunovFunction
+from metactl_ros.control.modes import Mode, ModeInputs, ModeState, next_mode
 from metactl_ros.control.shield import Enforcement, Reason, Shield, ShieldDecision
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import (
@@ -69,17 +71,6 @@ from metactl_ros.signals import (
 # No arm moves at this many rad, rad/s or rad/s^2. Beyond it a number is as good as NaN, and its
 # square could overflow.
 ABSURD = 1e6
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ControllerSettings:
-    """The controller, as `config/controller.yaml` states it."""
-
-    law: ControlLaw
-    gain_box: GainBox
-    lyapunov: LyapunovSettings
-    context: ContextSettings
-    modes: ModeSettings
 
 
 class Health(NamedTuple):
@@ -108,16 +99,8 @@ class ControlStep(NamedTuple):
     """The gains in force and their certificate."""
     excess_after_limits: Component
     """The Lyapunov condition re-evaluated on the limited effort; at most 0 if met."""
-
-
-class _Situation(NamedTuple):
-    """Where the arm is and where it should be, as components."""
-
-    q: Vector
-    qd: Vector
-    q_desired: Vector
-    qd_desired: Vector
-    qdd_desired: Vector
+    estimate_nm: Array | None
+    """What the model is estimated to lack, shape (..., n), if there is an estimator."""
 
 
 class _Judgement(NamedTuple):
@@ -155,6 +138,10 @@ class ControlLoop:
                 f'found {self.gain_map.lower} to {self.gain_map.upper}.'
             )
         self._shield = Shield(self.gain_map, nominal, enforcement)
+        self._estimation: Estimation | None = None
+        if settings.estimator is not None:
+            estimator = make_estimator(settings.estimator, arm, settings.law)
+            self._estimation = Estimation(estimator, arm.limits.effort_nm, self._period_ns)
         self._modes: list[ModeState] = []
 
     def reset(self, state: ArmState, effort_nm: Array | None = None) -> Array:
@@ -183,6 +170,8 @@ class ControlLoop:
         self._held_q = self._last_q = q
         self._now_ns = state.stamp_ns - self._period_ns
         self._is_clear: Component = True
+        if self._estimation is not None:
+            self._estimation.reset(self._effort)
         return stack(self._effort)
 
     def observe(
@@ -190,10 +179,24 @@ class ControlLoop:
         state: ArmState,
         reference: Reference,
         payload_estimate_kg: Array | float,
-        extra: Array | None = None,
+        effort_nm: Array | None = None,
     ) -> Array:
-        """Add what is seen now to the window and return it, shape (..., W, F), all finite."""
+        """Add what is seen now to the window and return it, shape (..., W, F), all finite.
+
+        Args:
+            state: Measured now.
+            reference: Wanted now.
+            payload_estimate_kg: Shape (...).
+            effort_nm: What acted since the state before, (..., n), if it was not this loop's.
+        """
         context = self._settings.context
+        extra = None
+        if self._estimation is not None:
+            seen, _, _ = self._perceive(state, reference)
+            error = tracking_error(self._settings.law, seen)
+            acted = None if effort_nm is None else split(effort_nm)
+            self._estimation.look(state.stamp_ns, seen, error, payload_estimate_kg, acted)
+            extra = stack(self._estimation.estimate_nm) if context.num_extra else None
         row = step_observation(
             state,
             reference,
@@ -202,12 +205,6 @@ class ControlLoop:
             context.horizon_s,
             extra,
         )
-        expected = 4 * NUM_JOINTS + 3 + context.num_extra
-        if row.shape[-1] != expected:
-            raise ConfigError(
-                f'ControlLoop.observe: expected {expected} features, found {row.shape[-1]}; '
-                'set context.num_extra to the number of extra features.'
-            )
         self._is_clear = True
         if not math.isfinite(np.vdot(row, row)):  # one bad number would spoil the window for long
             self._is_clear = np.asarray(np.isfinite(row).all(axis=-1))[()]
@@ -222,7 +219,6 @@ class ControlLoop:
         reference: Reference,
         now_ns: int,
         health: Health = HEALTHY,
-        observer_nm: Array | None = None,
     ) -> ControlStep:
         """Turn a policy's action, shape (..., m), into the effort of this step.
 
@@ -233,7 +229,6 @@ class ControlLoop:
             reference: Wanted now; an arm whose reference is not finite or out of limits stops.
             now_ns: Time since reset; a step back counts as standing still.
             health: What the driver knows about its inputs.
-            observer_nm: Disturbance estimate, shape (..., n), if the gain box has that column.
         """
         expected = (*state.q_rad.shape[:-1], self.gain_map.size)
         if action.shape != expected or not self._modes:
@@ -243,14 +238,13 @@ class ControlLoop:
             )
         passed_ns = min(max(now_ns - self._now_ns, 0), self._period_ns)
         self._now_ns = now_ns = max(now_ns, self._now_ns)
-        observed = None if observer_nm is None else split(observer_nm)
         situation, sees, knows_goal = self._perceive(state, reference)
-        judged = self._judge(action, situation, observed)
+        judged = self._judge(action, situation)
         before = self._mode_values
         modes = self._next_modes(judged, situation, sees, knows_goal, now_ns, health)
         if not self._is_nominal:
             action, situation = self._safe_inputs(before, modes, action, situation)
-            judged = self._judge(action, situation, observed)
+            judged = self._judge(action, situation)
         mass, error, phi, decision = judged
         bias = bias_torque(self._model, situation.q, situation.qd)
         law = computed_torque(mass, bias, situation.qdd_desired, error, phi, decision.gains)
@@ -259,7 +253,7 @@ class ControlLoop:
 
     def _perceive(
         self, state: ArmState, reference: Reference
-    ) -> tuple[_Situation, Component, Component]:
+    ) -> tuple[Situation, Component, Component]:
         """Return the situation, all finite, and whether state and reference were."""
         q, qd = split(state.q_rad), split(state.qd_radps)
         goal = [split(reference.q_rad), split(reference.qd_radps), split(reference.qdd_radps2)]
@@ -270,22 +264,21 @@ class ControlLoop:
             q, qd = choose(sees, q, self._last_q), choose(sees, qd, zero)
             goal = [choose(knows_goal, *pair) for pair in zip(goal, (q, zero, zero), strict=True)]
         self._last_q = q
-        return _Situation(q, qd, *goal), sees, knows_goal
+        return Situation(q, qd, *goal), sees, knows_goal
 
-    def _judge(
-        self, action: Array, situation: _Situation, observer_nm: Vector | None
-    ) -> _Judgement:
+    def _judge(self, action: Array, situation: Situation) -> _Judgement:
         law = self._settings.law
         mass = mass_at(self._model, situation.q)
-        error = tracking_error(law, *situation[:4])
-        phi = feed_forward_features(law, self._columns, situation.qd_desired, observer_nm)
+        error = tracking_error(law, situation)
+        estimate = None if self._estimation is None else self._estimation.estimate_nm
+        phi = feed_forward_features(law, self._columns, situation.qd_desired, estimate)
         half_space = self.lyapunov.half_space(mass, error, phi)
         return _Judgement(mass, error, phi, self._shield.admit(action, half_space))
 
     def _next_modes(
         self,
         judged: _Judgement,
-        situation: _Situation,
+        situation: Situation,
         sees: Component,
         knows_goal: Component,
         now_ns: int,
@@ -335,8 +328,8 @@ class ControlLoop:
         before: NDArray[np.int64],
         modes: NDArray[np.int64],
         action: Array,
-        situation: _Situation,
-    ) -> tuple[Array, _Situation]:
+        situation: Situation,
+    ) -> tuple[Array, Situation]:
         """Return nominal gains for arms that are not NOMINAL, and for those in STOP a hold.
 
         What is held is the posture in which STOP was entered.
@@ -383,12 +376,18 @@ class ControlLoop:
         reach = [rate * seconds(passed_ns) for rate in self._limits.effort_rate_nmps]
         self._effort = limit_effort(wanted, self._effort, self._limits.effort_nm, reach)
         missing = [ask - get for ask, get in zip(law, self._effort, strict=True)]
+        estimate: Array | None = None
+        if self._estimation is not None:
+            estimate = stack(self._estimation.estimate_nm)
+            is_free = are_within(missing, [0.0] * NUM_JOINTS)
+            self._estimation.note(self._effort, is_free & (modes == Mode.NOMINAL)[()])
         return ControlStep(
             effort_nm=stack(self._effort),
             wanted_nm=stack(wanted),
             modes=modes,
             decision=decision,
             excess_after_limits=decision.excess + dot(decision.half_space.pull_radps, missing),
+            estimate_nm=estimate,
         )
 
 

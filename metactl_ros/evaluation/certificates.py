@@ -21,6 +21,7 @@ at each tick, by the name under which a violation is listed:
                     within what the joints bear
     effort before   it starts from the effort of the tick before
     command         what was sent under that stamp, if it was recorded, is the effort
+    estimate        within what the joints bear; what it is made of is the replay's to check
 
 What a tick did not tell is bounded, not guessed: where ticks are missing from the log, a torque
 that fades lies between zero and gravity's, and its rate within one period's. A hold that was begun
@@ -40,7 +41,7 @@ from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 if TYPE_CHECKING:
     from metactl_ros.arm import Arm
     from metactl_ros.bag.tick_log import TickLog
-    from metactl_ros.control.loop import ControllerSettings
+    from metactl_ros.control.controller_settings import ControllerSettings
 
 # Of the size of the terms of a sum: rounding is a hundred thousand times smaller.
 RELATIVE = 1e-10
@@ -209,6 +210,8 @@ def _checks(
 
     torque = law.effort(motion, log.gains)
     yield from _effort_checks(log, arm, controller, law, run, torque, cannot)
+    if motion.estimate_nm is not None:
+        yield 'estimate', np.abs(motion.estimate_nm), np.array(arm.limits.effort_nm)
     missing = torque.value - log.effort_nm
     pull, size = condition.pull_radps, torque.size + abs(log.effort_nm)
     after = Sized(
@@ -234,8 +237,8 @@ def _motion(
     stops = (run.mode == Mode.STOP)[:, np.newaxis]
     stay = np.where(stops, log.q_rad[run.first], log.q_rad)
     held = [stay, np.zeros_like(stay), np.zeros_like(stay)]
-    goal = [np.where(follows, *pair) for pair in zip(goal, held, strict=True)]
-    return Motion(log.q_rad, log.qd_radps, *goal), np.asarray(knows)
+    q, qd, qdd = (np.where(follows, *pair) for pair in zip(goal, held, strict=True))
+    return Motion(log.q_rad, log.qd_radps, q, qd, qdd, log.estimate_nm), np.asarray(knows)
 
 
 def _least_mode(log: 'TickLog', arm: 'Arm', knows_goal: NDArray[np.bool_]) -> Array:

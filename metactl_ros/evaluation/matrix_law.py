@@ -22,7 +22,7 @@ from metactl_ros.signals import Array
 
 if TYPE_CHECKING:
     from metactl_ros.arm import Arm
-    from metactl_ros.control.loop import ControllerSettings
+    from metactl_ros.control.controller_settings import ControllerSettings
 
 
 class Motion(NamedTuple):
@@ -33,6 +33,8 @@ class Motion(NamedTuple):
     q_desired_rad: Array
     qd_desired_radps: Array
     qdd_desired_radps2: Array
+    estimate_nm: Array | None
+    """What the model was estimated to lack, as recorded: it is not computed a second time."""
 
 
 class Sized(NamedTuple):
@@ -99,11 +101,6 @@ class MatrixLaw:
 
     def __init__(self, arm: 'Arm', controller: 'ControllerSettings') -> None:
         columns = [entry.column for entry in controller.gain_box.feed_forward]
-        if 'observer' in columns:
-            raise ConfigError(
-                'gain_box.feed_forward: a column `observer` cannot be recomputed from a bag, '
-                'which holds no estimate of the disturbance; check bags of other controllers.'
-            )
         self.chain = Chain(arm)
         self._columns = columns
         self._law, self._lyapunov = controller.law, controller.lyapunov
@@ -168,4 +165,12 @@ class MatrixLaw:
     def _features(self, motion: Motion) -> list[Array]:
         coulomb = np.tanh(motion.qd_desired_radps / self._law.coulomb_smoothing_radps)
         known = {'bias': np.ones_like(coulomb), 'coulomb': coulomb}
+        if motion.estimate_nm is not None:
+            known['estimate'] = motion.estimate_nm
+        missing = [column for column in self._columns if column not in known]
+        if missing:
+            raise ConfigError(
+                f'gain_box.feed_forward: has the column {missing[0]!r}, but ~/shield lacks '
+                'estimate.JOINT; record again, or give the controller that was recorded.'
+            )
         return [known[column] for column in self._columns]

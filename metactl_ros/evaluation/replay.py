@@ -6,8 +6,8 @@
     assert again.first_difference is None
 
 Nothing of the recorded decisions goes in, so whatever comes out equal was computed from what the
-bag holds. With another policy the states stay those that the recorded one led to: open loop, what
-it would have done there, not how well it would have tracked.
+bag holds. With another controller states and torques stay those of the recorded one: open loop,
+what it would have done there, not how well it would have tracked.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from metactl_ros.arm import Arm
 from metactl_ros.bag.tick_log import TickLog
-from metactl_ros.control.loop import ControllerSettings, ControlLoop, ControlStep, Health
+from metactl_ros.control.controller_settings import ControllerSettings
+from metactl_ros.control.loop import ControlLoop, ControlStep, Health
 from metactl_ros.evaluation.rollout import Policy
 from metactl_ros.nodes.driver import propose, with_full_window, without_proposal
 from metactl_ros.signals import ArmState, Array, Reference
@@ -36,7 +37,7 @@ class Difference(NamedTuple):
     time_s: float
     """Since the first tick."""
     quantity: str
-    """mode, action, gain, effort or command."""
+    """mode, action, estimate, gain, effort or command."""
     joint_or_gain: str
     recorded: float
     recomputed: float
@@ -50,6 +51,10 @@ class Reproduction:
     """Shape (T, n)."""
     gains: Array
     """theta in force, shape (T, m)."""
+    gain_names: tuple[str, ...]
+    """Of this controller; in open loop they may be others than the recorded ones."""
+    estimate_nm: Array | None
+    """What the model is estimated to lack, shape (T, n); None without an estimator."""
     modes: NDArray[np.int64]
     """Shape (T,)."""
     action: Array
@@ -59,7 +64,7 @@ class Reproduction:
     is_compared: NDArray[np.bool_]
     """Whether the loop knew what the recorded one knew, shape (T,); not after a gap."""
     is_open_loop: bool
-    """Whether another policy was asked than the recorded one."""
+    """Whether another controller was asked than the recorded one."""
     first_difference: Difference | None
     """None if all compared ticks are equal to the bit; always None in open loop."""
     largest_difference_nm: float
@@ -81,39 +86,49 @@ def reproduce(
         arm: The robot's.
         controller: Of the robot, with the window of the policy.
         policy: None for the nominal gains.
-        is_open_loop: Whether it is another policy than the recorded one; nothing is then compared.
+        is_open_loop: Whether it is another controller than the recorded one. What acted is then
+            the recorded effort, and nothing is compared.
     """
     settings = with_full_window(controller)
     loop = ControlLoop(arm, settings)
-    decisions = list(_ticks_again(log, loop, policy))
+    decisions = list(_ticks_again(log, loop, policy, is_open_loop))
     steps = [step for _, step in decisions]
     action = np.array([action for action, _ in decisions])
     effort = np.stack([step.effort_nm for step in steps])
     gains = np.stack([step.decision.gains.theta for step in steps])
     modes = np.array([int(step.modes) for step in steps])
-    differs = {
-        'mode': _differ(log.shield['mode'][:, np.newaxis], modes[:, np.newaxis].astype(float)),
-        'action': _differ(log.action, action),
-        'gain': _differ(log.gains, gains),
-        'effort': _differ(log.effort_nm, effort),
-    }
-    is_equal = ~np.any([rows.any(axis=1) for rows in differs.values()], axis=0)
-    is_compared = compared_ticks(log.is_break, is_equal, settings.modes.warmup_ticks)
-    differs['command'] = _differ(log.sent_nm, log.effort_nm) & ~np.isnan(log.sent_nm)
+    estimates = [step.estimate_nm for step in steps if step.estimate_nm is not None]
+    estimate = np.stack(estimates) if estimates else None
     pairs = {
-        'mode': (log.shield['mode'][:, np.newaxis], modes[:, np.newaxis], ('mode',)),
+        'mode': (log.shield['mode'][:, np.newaxis], modes[:, np.newaxis].astype(float), ('mode',)),
         'action': (log.action, action, log.gain_names),
+        'estimate': (log.estimate_nm, estimate, log.joint_names),
         'gain': (log.gains, gains, log.gain_names),
         'effort': (log.effort_nm, effort, log.joint_names),
-        'command': (log.sent_nm, log.effort_nm, log.joint_names),
     }
+    # Another controller may have other gains, and no estimate; there is nothing to compare then.
+    comparable = {
+        quantity: (recorded, again, names)
+        for quantity, (recorded, again, names) in pairs.items()
+        if recorded is not None and again is not None and recorded.shape == again.shape
+    }
+    differs = {name: _differ(*pair) for name, (*pair, _) in comparable.items()}
+    is_equal = ~np.any([rows.any(axis=1) for rows in differs.values()], axis=0)
+    is_compared = compared_ticks(
+        log.is_break,
+        is_equal,
+        settings.modes.warmup_ticks,
+        None if estimate is None else log.is_restart,
+    )
+    differs = {name: rows & is_compared[:, np.newaxis] for name, rows in differs.items()}
+    comparable['command'] = (log.sent_nm, log.effort_nm, log.joint_names)
+    differs['command'] = _differ(log.sent_nm, log.effort_nm) & ~np.isnan(log.sent_nm)
     found = []
-    for order, (quantity, (recorded, again, names)) in enumerate(pairs.items()):
+    for order, (quantity, (recorded, again, names)) in enumerate(comparable.items()):
         rows = differs[quantity]
-        counts = rows if quantity == 'command' else rows & is_compared[:, np.newaxis]
-        if counts.any():
-            tick = int(np.argmax(counts.any(axis=1)))
-            column = int(np.argmax(counts[tick]))
+        if rows.any():
+            tick = int(np.argmax(rows.any(axis=1)))
+            column = int(np.argmax(rows[tick]))
             values = float(recorded[tick, column]), float(again[tick, column])
             time_s = float(log.time_s[tick])
             found.append((tick, order, Difference(tick, time_s, quantity, names[column], *values)))
@@ -121,6 +136,12 @@ def reproduce(
     return Reproduction(
         effort_nm=effort,
         gains=gains,
+        gain_names=tuple(
+            f'{name}.{joint}'
+            for name, _ in controller.gain_box.named_ends()
+            for joint in log.joint_names
+        ),
+        estimate_nm=estimate,
         modes=modes,
         action=action,
         was_moved=np.array([bool(step.decision.was_moved) for step in steps]),
@@ -132,26 +153,35 @@ def reproduce(
 
 
 def compared_ticks(
-    is_break: NDArray[np.bool_], is_equal: NDArray[np.bool_], num_rows: int
+    is_break: NDArray[np.bool_],
+    is_equal: NDArray[np.bool_],
+    num_rows: int,
+    is_restart: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.bool_]:
     """Return which ticks a loop can know all about that the recorded one knew, shape (T,).
 
     After a gap its window is filled with states from before it, its modes and its last effort are
     others. It has settled with the first equal tick after a window of new states, or at the latest
-    after two.
+    after two. What an estimator remembers never becomes equal to the bit again: for a loop with
+    one `is_restart` is given, shape (T,), and it has settled with the next restart.
     """
     is_compared = np.ones_like(is_equal)
     for begin in np.flatnonzero(is_break):
-        window = is_equal[begin + num_rows : begin + SETTLED * num_rows]
-        num_unknown = num_rows + (int(np.argmax(window)) if window.any() else len(window))
+        if is_restart is None:
+            window = is_equal[begin + num_rows : begin + SETTLED * num_rows]
+            num_unknown = num_rows + (int(np.argmax(window)) if window.any() else len(window))
+        else:
+            later = is_restart[begin:]
+            num_unknown = int(np.argmax(later)) if later.any() else len(later)
         is_compared[begin : begin + num_unknown] = False
     return is_compared
 
 
 def _ticks_again(
-    log: TickLog, loop: ControlLoop, policy: Policy | None
+    log: TickLog, loop: ControlLoop, policy: Policy | None, is_open_loop: bool
 ) -> Iterator[tuple[Array, ControlStep]]:
     """Yield the action and the step of each tick."""
+    acted: list[Array] = []  # the recorded efforts since the last state
     seen, action = log.seen, loop.nominal_action
     rows = np.stack([log.shield[name] for name in Health._fields], axis=1) != 0.0
     healths = [Health(*flags) for flags in rows.tolist()]
@@ -172,10 +202,14 @@ def _ticks_again(
             # A run begins with the first state, at zero; a cleared context with the newest.
             start = sights[0][0] if stamps[begins[k]] == 0 else state
             loop.reset(start, log.effort_before_nm[k])
-            action = loop.nominal_action
+            action, acted = loop.nominal_action, []
+        acted.append(log.effort_before_nm[k])
         if log.num_states[k]:
             for sight in sights:
-                window = loop.observe(*sight, payloads[k])
+                effort = np.mean(acted, axis=0) if is_open_loop else None
+                window = loop.observe(*sight, payloads[k], effort)
+                acted = acted[-1:]
+            acted = []
             if policy is not None:
                 proposal = propose(policy, window, loop.gain_map.size)
                 action = without_proposal(loop) if proposal is None else proposal

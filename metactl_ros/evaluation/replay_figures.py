@@ -51,7 +51,7 @@ GAIN_UNITS = {
     'lambda': 'Lambda [1/s]',
     'bias': 'bias [N m]',
     'coulomb': 'Coulomb [N m]',
-    'observer': 'observer [1]',
+    'estimate': 'estimate [1]',
 }
 NUM_BUCKETS = 600
 """A line has at most two points in each: the least and the largest."""
@@ -105,6 +105,7 @@ def draw_plots(
             *_tracking(log, marks),
             *_efforts(log, again, marks),
             *_gains(log, again, marks),
+            *_estimates(log, again, marks),
             *_shield(log, marks),
             *_timing(log, marks),
         ]
@@ -268,12 +269,32 @@ def _gains(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Itera
     for k, name in enumerate(map(printable, log.gain_names)):
         values = log.gains[:, k]
         heading, lines = f'Gain {name}', [_Line('recorded', values, BLUE)]
-        if again is not None and again.is_open_loop:
+        if again is not None and again.is_open_loop and log.gain_names[k] in again.gain_names:
             heading += ', recorded and computed in open loop'
-            lines.append(_Line('computed in open loop', again.gains[:, k], YELLOW, ':'))
+            other = again.gains[:, again.gain_names.index(log.gain_names[k])]
+            lines.append(_Line('computed in open loop', other, YELLOW, ':'))
         alt = f'{heading}; recorded values {values.min():.3g} to {values.max():.3g}.'
         unit = GAIN_UNITS.get(name.split('.')[0], 'gain')
         yield marks.lines(heading, 'Gains', unit, alt, *lines)
+
+
+def _estimates(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Iterator[Plot]:
+    """Yield what the model was estimated to lack; nothing if nobody estimated it."""
+    known = [('recorded', log.estimate_nm, BLUE, '-')]
+    if again is not None and again.is_open_loop:
+        known.append(('computed in open loop', again.estimate_nm, YELLOW, ':'))
+    for joint, name in enumerate(map(printable, log.joint_names)):
+        lines = [
+            _Line(label, values[:, joint], colour, style)
+            for label, values, colour, style in known
+            if values is not None
+        ]
+        if not lines:
+            return
+        heading = f'What the model of {name} lacks, {" and ".join(x.label for x in lines)}'
+        most = max(float(np.nanmax(np.abs(x.values), initial=0.0)) for x in lines)
+        alt = f'{heading}; at most {most:.3g} N m.'
+        yield marks.lines(heading, 'Estimate', 'estimate [N m]', alt, *lines)
 
 
 def _shield(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:

@@ -9,7 +9,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.control.loop import ControllerSettings, ControlLoop, ControlStep
+from metactl_ros.control.controller_settings import ControllerSettings
+from metactl_ros.control.loop import ControlLoop, ControlStep
 from metactl_ros.plant.protocol import Plant
 from metactl_ros.signals import ArmState, Array, Reference, seconds
 from metactl_ros.task import Episode

@@ -48,7 +48,7 @@ from metactl_ros.nodes import parameters
 from metactl_ros.nodes.deadlines import become_realtime, Deadlines, sleep_until
 from metactl_ros.nodes.fleet import running, Setup
 from metactl_ros.plant.factory import make_plant, PlantName
-from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.rivals import load_learned
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 
@@ -232,7 +232,7 @@ def silences(setup: Setup, number: int) -> dict[str, Any]:
 
 def tracking(settings: Settings, setup: Setup, policy: Path, log: TickLog) -> dict[str, float]:
     """Return the RMSE over ROS, its first 5 s and all of it, and those in process, rad."""
-    bundle = load_bundle(policy, settings.arm, settings.controller)
+    bundle = load_learned(policy, settings.arm, settings.controller)
     loop = ControlLoop(settings.arm, bundle.controller)
     name: PlantName = 'rk4'
     plant = make_plant(name, settings)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 import time
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -19,8 +19,9 @@ from rich.table import Table
 
 from metactl_ros.arm import Arm
 from metactl_ros.bag.tick_log import BagError, read_ticks, TickLog
+from metactl_ros.bag.told_settings import hear, tell, TOLD, ToldSettings
+from metactl_ros.control.controller_settings import ControllerSettings
 from metactl_ros.control.gain_map import GainMap
-from metactl_ros.control.loop import ControllerSettings
 from metactl_ros.evaluation.certificates import check_certificates, Violation
 from metactl_ros.evaluation.replay import reproduce, Reproduction
 from metactl_ros.evaluation.result_file import write_json
@@ -31,11 +32,18 @@ from metactl_ros.evaluation.tick_summary import (
     mode_share,
     summarise,
 )
-from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.rivals import (
+    CLASSICAL,
+    ClassicalName,
+    constant_policy,
+    load_classical,
+    load_learned,
+    RIVALS,
+)
 from metactl_ros.settings import load_arm, load_file, shipped_policy
 
 SHA = 'bundle sha256'
-WHO = ('controller', 'bundle', SHA)
+WHO = ('controller', 'classical file', 'bundle', SHA)
 OPEN_LOOP = 'open loop: on the recorded states, which another controller led to'
 
 
@@ -46,8 +54,10 @@ class Question:
     bag: Path
     bundle: Path | None = None
     """Of a policy; by default the recorded one."""
-    controller: Literal['ct'] | None = None
-    """The fixed gains instead of a policy."""
+    controller: ClassicalName | None = None
+    """A classical one instead of a policy; by default the recorded one."""
+    classical_file: Path | None = None
+    """Where its gains are; by default those recorded, or else the shipped ones."""
     arm_file: Path | None = None
     controller_file: Path | None = None
     node: str = 'controller'
@@ -78,6 +88,8 @@ class _Chosen:
     name: str
     policy: Policy | None
     controller: ControllerSettings
+    recorded: ControllerSettings
+    """Of the controller in the bag, which its certificates are checked with."""
     is_open_loop: bool
 
 
@@ -100,7 +112,7 @@ def answer(question: Question) -> Answer:
         )
     arm = replace(arm, joint_names=log.joint_names)
     chosen = _choose(question, log, arm)
-    size = GainMap(chosen.controller.gain_box, len(arm.joint_names)).size
+    size = GainMap(chosen.recorded.gain_box, len(arm.joint_names)).size
     if log.gains.shape[1] != size:
         raise BagError(
             f'{question.bag}: has {log.gains.shape[1]} gains, expected {size}; give the '
@@ -108,7 +120,7 @@ def answer(question: Question) -> Answer:
         )
     again = reproduce(log, arm, chosen.controller, chosen.policy, is_open_loop=chosen.is_open_loop)
     elapsed_s = time.perf_counter() - begin_s
-    violations = check_certificates(log, arm, chosen.controller)
+    violations = check_certificates(log, arm, chosen.recorded)
     result = Answer({}, log, again, violations)
     times = log.time_s[-1] / elapsed_s
     facts = {
@@ -219,24 +231,62 @@ def summary(result: Answer) -> list[tuple[str, str]]:
 
 def _choose(question: Question, log: TickLog, arm: Arm) -> _Chosen:
     """Return the controller that is asked for, or else the recorded one."""
-    settings = load_file(ControllerSettings, question.controller_file, 'controller.yaml')
-    recorded, sha256 = log.facts.get('controller'), log.facts.get(SHA)
-    if question.controller is None and question.bundle is None and recorded is None:
+    robot = load_file(ControllerSettings, question.controller_file, 'controller.yaml')
+    recorded, told = log.facts.get('controller'), _told(question, log)
+    own = robot if told is None else told.applied_to(robot)
+    name = question.controller or (recorded if question.bundle is None else 'policy')
+    if name is None:
         raise BagError(
             f'{question.bag}: does not say which controller it is of; name it with --bundle or '
             '--controller.'
         )
-    if question.controller == 'ct' or (question.bundle is None and recorded == 'ct'):
-        return _Chosen('ct', None, settings, recorded not in ('ct', None))
+    if name == 'policy':
+        return _choose_policy(question, log, arm, robot, own)
+    if name not in CLASSICAL:
+        raise BagError(
+            f'{question.bag}: is of the controller {name!r}, expected policy or one of '
+            f'{", ".join(CLASSICAL)}; replay it with the version that recorded it.'
+        )
+    if told is not None and name == recorded and question.classical_file is None:  # a rival
+        return _Chosen(name, constant_policy(np.array(told.action)), own, own, False)
+    payload_kg = float(log.shield['payload_estimate_kg'][0])
+    controller, policy = load_classical(name, robot, question.classical_file, payload_kg)
+    if recorded is None:
+        return _Chosen(name, policy, controller, controller, False)
+    says = None if policy is None else tell(controller, policy(np.zeros((1, 1))))
+    is_other = (recorded, log.facts.get(TOLD)) != (name, says)
+    return _Chosen(name, policy, controller, own, is_other)
+
+
+def _choose_policy(
+    question: Question, log: TickLog, arm: Arm, robot: ControllerSettings, own: ControllerSettings
+) -> _Chosen:
+    recorded, sha256 = log.facts.get('controller'), log.facts.get(SHA)
     path = question.bundle or shipped_policy()
-    bundle = load_bundle(path, arm, settings)
+    bundle = load_learned(path, arm, robot)
     if question.bundle is None and bundle.sha256 != sha256:
         raise BagError(
             f'{question.bag}: was recorded with {log.facts.get("bundle")}, sha256 {sha256}; '
             f'{path.name} has {bundle.sha256}. Give the recorded one with --bundle.'
         )
     is_other = recorded is not None and bundle.sha256 != sha256
-    return _Chosen(f'{path.name} {bundle.sha256}', bundle.policy, bundle.controller, is_other)
+    checked = bundle.controller if recorded is None else own
+    return _Chosen(
+        f'{path.name} {bundle.sha256}', bundle.policy, bundle.controller, checked, is_other
+    )
+
+
+def _told(question: Question, log: TickLog) -> ToldSettings | None:
+    """Return what the bag says of its controller; None if that has the robot's settings."""
+    recorded, told = log.facts.get('controller'), None
+    if TOLD in log.facts and recorded != 'ct':
+        told = hear(log.facts[TOLD], f'{question.bag}: ~/bundle: {TOLD}')
+    if recorded in RIVALS and (told is None or told.action is None):
+        raise BagError(
+            f'{question.bag}: is of {recorded}, but ~/bundle does not say with which gains; '
+            'record again.'
+        )
+    return told
 
 
 def _comparison(log: TickLog, again: Reproduction) -> dict[str, Any]:
@@ -256,7 +306,7 @@ def _comparison(log: TickLog, again: Reproduction) -> dict[str, Any]:
         'computed_again': {
             'label': OPEN_LOOP if again.is_open_loop else 'the recorded controller',
             'effort': effort_figures(again.effort_nm, log.joint_names),
-            'gains': gain_figures(again.gains, log.gain_names),
+            'gains': gain_figures(again.gains, again.gain_names),
             'shield_activation': float(np.mean(again.was_moved)),
             'mode_share': mode_share(again.modes),
         },

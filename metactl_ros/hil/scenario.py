@@ -4,7 +4,7 @@
 
     title: The joint states stop for 0.3 s
     duration_s: 6
-    setup: {plant: rk4}                                       # fields of fleet.Setup
+    setup: {plant: rk4, controller: momentum_observer}        # fields of fleet.Setup
     faults: [{kind: silence, at_s: 2.0, for_s: 0.3}]
     expect:
       - {mode: BLIND, after_s: 2.0, within_s: 0.1}            # reached within
@@ -29,6 +29,7 @@ from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil.scripted_fault import ScriptedFault
 from metactl_ros.nodes.fleet import Setup
+from metactl_ros.rivals import RivalName
 from metactl_ros.settings import load_file, share_directory
 
 ModeName: TypeAlias = Literal['NOMINAL', 'WARMUP', 'FALLBACK', 'STOP', 'BLIND', 'FAULT']
@@ -106,8 +107,9 @@ class ScenarioSetup:
     """What of `fleet.Setup` a scenario may choose; the rest is as usual."""
 
     plant: Literal['bullet', 'rk4'] | None = None
-    controller: str | None = None
+    controller: Literal['policy', 'ct', RivalName] | None = None
     policy: str | None = None
+    classical_file: str | None = None
     payload_kg: float | None = None
     tau_z_s: float | None = None
     seed: int | None = None

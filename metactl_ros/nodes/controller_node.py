@@ -3,12 +3,13 @@
 """The controller: joint states in, shielded computed-torque efforts out, 100 times a second.
 
     python -m metactl_ros.nodes.controller_node --ros-args -p policy:=NAME.metactl
+    python -m metactl_ros.nodes.controller_node --ros-args -p controller:=momentum_observer
 
-A lifecycle node. Configure loads and verifies the policy bundle; activate starts the control
-thread, which waits for a first joint state and then ticks on absolute deadlines of the steady
-clock; deactivate, shutdown, SIGTERM, SIGINT and any error end it with the fading torque of a blind
-arm and a last command of zero. Callbacks run in the executor's thread and only leave things for
-the control thread to pick up. This is not a safety-rated function.
+A lifecycle node. Configure loads and verifies the policy bundle, or a classical controller;
+activate starts the control thread, which waits for a first joint state and then ticks on absolute
+deadlines of the steady clock; deactivate, shutdown, SIGTERM, SIGINT and any error end it with the
+fading torque of a blind arm and a last command of zero. Callbacks run in the executor's thread and
+only leave things for the control thread to pick up. This is not a safety-rated function.
 """
 
 from collections import Counter
@@ -30,7 +31,9 @@ from std_msgs.msg import Float64, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
-from metactl_ros.control.loop import ControllerSettings
+from metactl_ros.arm import Arm
+from metactl_ros.bag.told_settings import tell, TOLD
+from metactl_ros.control.controller_settings import ControllerSettings
 from metactl_ros.errors import MetactlError
 from metactl_ros.evaluation.rollout import Policy
 from metactl_ros.nodes import parameters
@@ -43,8 +46,8 @@ from metactl_ros.nodes.reference_source import MotionSource, TrajectorySource
 from metactl_ros.nodes.spin import run_node
 from metactl_ros.nodes.state_gate import CLOCK_TOLERANCE_NS, StateGate
 from metactl_ros.nodes.telemetry import forward_command, joint_state, Telemetry
-from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.reference import Sinusoid
+from metactl_ros.rivals import load_classical, load_learned
 from metactl_ros.settings import load_arm, load_file, shipped_policy
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, period_ns_of
 
@@ -107,13 +110,7 @@ class ControllerNode(LifecycleNode):
         controller = load_file(
             ControllerSettings, _path(values['controller_file']), 'controller.yaml'
         )
-        policy: Policy | None = None
-        self._facts: dict[str, object] = {'controller': values['controller']}
-        if values['controller'] == 'policy':
-            path = _path(values['policy']) or shipped_policy()
-            bundle = load_bundle(path, arm, controller)
-            policy, controller = bundle.policy, bundle.controller
-            self._facts |= {'bundle': path.name, 'bundle sha256': bundle.sha256}
+        policy, controller = self._choose(values, arm, controller)
         self._joints = tuple(values['joint_prefix'] + name for name in arm.joint_names)
         self._arm = replace(arm, joint_names=self._joints)
         self._period_ns = period_ns_of(controller.law.rate_hz)
@@ -140,6 +137,27 @@ class ControllerNode(LifecycleNode):
         self._connect(controller)
         self.get_logger().info(f'configured: {self._facts}')
 
+    def _choose(
+        self, values: dict[str, Any], arm: Arm, robot: ControllerSettings
+    ) -> tuple[Policy | None, ControllerSettings]:
+        """Return the policy and its settings, and remember what to tell of them."""
+        name, file = values['controller'], _path(values['classical_file'])
+        self._facts: dict[str, object] = {'controller': name}
+        self._told: dict[str, str] = {}
+        if name == 'policy':
+            path = _path(values['policy']) or shipped_policy()
+            bundle = load_learned(path, arm, robot)
+            self._facts |= {'bundle': path.name, 'bundle sha256': bundle.sha256}
+            if bundle.controller.estimator is not None:
+                self._told[TOLD] = tell(bundle.controller, None)
+            return bundle.policy, bundle.controller
+        controller, policy = load_classical(name, robot, file, float(values['payload_kg']))
+        if policy is not None:
+            self._facts |= {} if file is None else {'classical file': file.name}
+            anything = np.zeros((1, 1))  # it proposes the same whatever it sees
+            self._told[TOLD] = tell(controller, policy(anything))
+        return policy, controller
+
     def _connect(self, controller: ControllerSettings) -> None:
         """Create topics and services."""
         names = [
@@ -148,7 +166,8 @@ class ControllerNode(LifecycleNode):
             for joint in self._joints
         ]
         self._bundle = self.create_publisher(String, '~/bundle', KEPT)
-        facts = {**self._facts, 'parameters': self._values}  # what a bag needs to be understood
+        # What a bag needs to be understood.
+        facts = {**self._facts, **self._told, 'parameters': self._values}
         self._bundle.publish(String(data=json.dumps(facts, default=list)))
         if not self._values['shadow']:
             self._stamped = self.create_publisher(JointState, 'joint_commands', RELIABLE)
@@ -156,7 +175,10 @@ class ControllerNode(LifecycleNode):
                 Float64MultiArray, 'forward_effort_controller/commands', RELIABLE
             )
         self._telemetry = Telemetry(
-            lambda kind, topic: self.create_publisher(kind, topic, TELEMETRY), self._joints, names
+            lambda kind, topic: self.create_publisher(kind, topic, TELEMETRY),
+            self._joints,
+            names,
+            has_estimate=controller.estimator is not None,
         )
         self.create_subscription(JointState, 'joint_states', self._on_state, SENSOR)
         self.create_subscription(Float64, '~/payload', self._on_payload, RELIABLE)

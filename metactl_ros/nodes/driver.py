@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from metactl_ros.arm import Arm
-from metactl_ros.control.loop import ControllerSettings, ControlLoop, ControlStep, Health
+from metactl_ros.control.controller_settings import ControllerSettings
+from metactl_ros.control.loop import ControlLoop, ControlStep, Health
 from metactl_ros.control.modes import Mode
 from metactl_ros.evaluation.rollout import Policy
 from metactl_ros.nodes.reference_source import ReferenceSource

@@ -18,6 +18,7 @@ import time
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.reference import Sinusoid
 from metactl_ros.settings import faults_file, load_settings
 from metactl_ros.task import draw_evaluation, Episode
 
@@ -30,8 +31,11 @@ class Setup:
     """What is to run."""
 
     controller: str = 'policy'
+    """policy, or a classical one of `rivals.py`."""
     policy: str = ''
     """Path of a bundle; empty for the shipped one."""
+    classical_file: str = ''
+    """Path of a file as in config/classical; empty for nominal.yaml there."""
     plant: str = 'bullet'
     """bullet or rk4; none if the robot is real."""
     tau_z_s: float = 2.0
@@ -59,11 +63,20 @@ class Setup:
 def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
     """Return the ROS parameters of each process, by module, in the order of starting."""
     episode = setup.episode()
+    assert isinstance(episode.reference, Sinusoid)
+    is_told = setup.controller == 'oracle'  # the truth, where others get an estimate
+    known_s = load_settings().plant.task.tau_z_s
+    if is_told and setup.tau_z_s != known_s:
+        raise ConfigError(
+            f'controller: the oracle knows the tau_z of config/plant.yaml, {known_s:g} s, found a '
+            f'robot of {setup.tau_z_s:g} s; leave tau_z out, or use python -m training.evaluate.'
+        )
     controller: dict[str, object] = {
         'controller': setup.controller,
         'policy': setup.policy,
+        'classical_file': setup.classical_file,
         'use_sim_time': setup.lockstep,
-        'payload_kg': float(episode.payload_estimate_kg),
+        'payload_kg': setup.payload_kg if is_told else float(episode.payload_estimate_kg),
         'sinusoid.amplitude_rad': episode.reference.amplitude_rad.tolist(),
         'sinusoid.omega_radps': episode.reference.omega_radps.tolist(),
         'sinusoid.phase_rad': episode.reference.phase_rad.tolist(),

@@ -12,6 +12,7 @@ import yaml
 from metactl_ros.errors import ConfigError
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.plant.faults import KINDS, TAU_Z_RANGE_S
+from metactl_ros.rivals import CLASSICAL
 from metactl_ros.settings import share_directory
 
 
@@ -27,13 +28,14 @@ class Meaning(NamedTuple):
 
 
 CONTROLLER = {
-    'controller': Meaning('policy: the bundle; ct: the fixed gains of the baseline'),
+    'controller': Meaning(f'policy: the bundle; classical: {", ".join(CLASSICAL)}'),
     'policy': Meaning('path of a policy bundle NAME.metactl; empty: the shipped one'),
+    'classical_file': Meaning('rivals, as in config/classical; empty: nominal.yaml there'),
     'arm_file': Meaning('arm.yaml: joints, masses, limits; empty: the shipped one'),
     'controller_file': Meaning('controller.yaml: law, gains, shield; empty: the shipped one'),
     'joint_prefix': Meaning('put before the joint names of arm.yaml, as in left_joint1'),
     'autostart': Meaning('configure and activate by itself'),
-    'shadow': Meaning('compute and publish everything but the commands'),
+    'shadow': Meaning('compute and publish everything but the commands; estimates are then idle'),
     'reference': Meaning('sinusoid: built in; trajectory: follow ~/joint_trajectory'),
     'sinusoid.amplitude_rad': Meaning('rad, one per joint'),
     'sinusoid.omega_radps': Meaning('rad/s, one per joint'),
@@ -108,7 +110,7 @@ def read(node: Any, num_joints: int) -> dict[str, Any]:
     """Return the values of the controller's parameters; refuse what a range cannot express."""
     values = {name: node.get_parameter(name).value for name in CONTROLLER}
     for name, choices in (
-        ('controller', ('policy', 'ct')),
+        ('controller', ('policy', *CLASSICAL)),
         ('reference', ('sinusoid', 'trajectory')),
     ):
         if values[name] not in choices:

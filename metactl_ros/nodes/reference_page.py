@@ -45,7 +45,7 @@ TOPICS = {
             'out',
             '~/bundle',
             'std_msgs/String',
-            'JSON: bundle, SHA-256, parameters; latched',
+            'JSON: controller, bundle and its SHA-256, settings of a rival, parameters; latched',
         ),
         ('out', '/diagnostics', 'diagnostic_msgs/DiagnosticArray', 'mode, timing, inputs; 1 Hz'),
         ('service', '~/enable', 'std_srvs/SetBool', 'false holds the arm where it is'),
@@ -104,7 +104,8 @@ def page() -> str:
     lines += ['', '## The values of ~/shield', '']
     lines += [f'- `{name}`' for name in SHIELD_NAMES]
     lines += [
-        '- `normal.GAIN` for each gain, and `constant`: normal . theta + constant <= 0 was asked'
+        '- `normal.GAIN` for each gain, and `constant`: normal . theta + constant <= 0 was asked',
+        '- `estimate.JOINT` for each joint, if the controller has an estimator: N m',
     ]
     return '\n'.join(lines) + '\n'
 

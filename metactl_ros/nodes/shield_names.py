@@ -25,7 +25,8 @@ SHIELD_NAMES = (
     'state_stamp_sec',
     'state_stamp_nanosec',
 )
-"""Then follow normal.NAME for each gain and constant: normal . theta + constant <= 0 was asked.
+"""Then follow normal.NAME for each gain and constant: normal . theta + constant <= 0 was asked;
+then, of a controller with an estimator, estimate.JOINT for each joint, N m.
 
 distance is -1 where the proposal was replaced; mode is a `Mode`, reason a `Reason`.
 """

@@ -9,7 +9,8 @@
     ~/error                               JointState       q_d - q, qd_d - qd
     ~/output                              JointState       effort sent; velocity: effort wanted
     ~/gains                               JointState       position: theta; velocity: the proposal
-    ~/shield                              JointState       position: the values of SHIELD_NAMES
+    ~/shield                              JointState       position: the values of SHIELD_NAMES,
+                                                           half-space, estimate if there is one
 
 All carry the stamp of the command; that of the state is in ~/shield. Where several states came
 since the last tick, all of them entered the window: ~/feedback then has a message for each and
@@ -71,8 +72,9 @@ def reference_message(stamp_ns: int, names: Sequence[str], tick: Tick) -> JointT
 
 
 def shield_values(tick: Tick, state_stamp_ns: int, late_ns: int) -> list[float]:
-    """Return the values of SHIELD_NAMES, then the half-space."""
+    """Return the values of SHIELD_NAMES, then the half-space, then any estimate."""
     decision, health = tick.step.decision, tick.health
+    estimate = tick.step.estimate_nm
     return [
         *(
             float(value)
@@ -97,6 +99,7 @@ def shield_values(tick: Tick, state_stamp_ns: int, late_ns: int) -> list[float]:
         ),
         *(float(value) for value in decision.half_space.normal),
         float(decision.half_space.constant),
+        *([] if estimate is None else estimate.tolist()),
     ]
 
 
@@ -108,9 +111,12 @@ class Telemetry:
         create: Callable[[Any, str], Any],
         joint_names: Sequence[str],
         gains: Sequence[str],
+        has_estimate: bool,
     ) -> None:
         self._joints, self._gains = joint_names, gains
         self._shield_names = [*SHIELD_NAMES, *(f'normal.{name}' for name in gains), 'constant']
+        if has_estimate:
+            self._shield_names += [f'estimate.{name}' for name in joint_names]
         self._reference = create(JointTrajectory, '~/reference')
         self._feedback = create(JointState, '~/feedback')
         self._error = create(JointState, '~/error')

@@ -22,7 +22,7 @@ import numpy as np
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import Array
+from metactl_ros.signals import Array, Component, functions_for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +74,11 @@ def joint_friction_torque(friction: Friction, qd_radps: float, memory_nm: float)
     simulated second, and NumPy's cost per call would be most of its time.
     """
     return cast(float, _stribeck(friction, qd_radps, memory_nm, math))
+
+
+def stribeck_torque(friction: Friction, qd_radps: Component, memory_nm: Component) -> Component:
+    """Return F(qd, z) of one component: a float, or an array of shape (...)."""
+    return _stribeck(friction, qd_radps, memory_nm, functions_for(qd_radps))
 
 
 def memory_rate(

@@ -24,8 +24,8 @@ import zipfile
 import numpy as np
 
 from metactl_ros.arm import Arm, NUM_JOINTS
+from metactl_ros.control.controller_settings import ControllerSettings
 from metactl_ros.control.gain_map import GainMap
-from metactl_ros.control.loop import ControllerSettings
 from metactl_ros.policy.contract import check_made_for, Contract, parse_contract
 from metactl_ros.policy.onnx_graph import check_graph
 from metactl_ros.policy.onnx_policy import INPUT, OnnxPolicy, OUTPUT, PolicyShape
@@ -60,7 +60,12 @@ class Bundle:
     sha256: str
 
 
-def load_bundle(path: Path, settings_arm: Arm, controller: ControllerSettings) -> Bundle:
+def load_bundle(
+    path: Path,
+    settings_arm: Arm,
+    controller: ControllerSettings,
+    on_estimator: ControllerSettings | None = None,
+) -> Bundle:
     """Return the policy of a bundle for this robot.
 
     Args:
@@ -68,11 +73,14 @@ def load_bundle(path: Path, settings_arm: Arm, controller: ControllerSettings) -
         settings_arm: The robot's arm; the contract must state the same.
         controller: The robot's settings; law, gain box and Lyapunov function must be the
             contract's, the context is replaced by the contract's, the modes stay.
+        on_estimator: The robot's settings for policies on top of an estimator, if it has any.
 
     Raises:
         BundleError: With path, reason and what to do.
     """
     content = read_bundle(path)
+    if content.contract.estimator is not None and on_estimator is not None:
+        controller = on_estimator
     check_made_for(path, content.contract, settings_arm, controller)
     return Bundle(
         policy=content.policy,

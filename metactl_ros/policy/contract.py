@@ -13,18 +13,16 @@ from pathlib import Path
 
 from metactl_ros.arm import Arm
 from metactl_ros.config import build
+from metactl_ros.control.classical import EstimatorSettings
 from metactl_ros.control.context_window import (
     ContextSettings,
-    ERROR_RATE_SCALE_RADPS,
-    ERROR_SCALE_RAD,
     feature_names,
-    FRICTION_REGIME_SCALE,
-    PAYLOAD_SCALE_KG,
+    TOKEN_UNITS,
     Tokens,
 )
+from metactl_ros.control.controller_settings import ControllerSettings
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.law import ControlLaw
-from metactl_ros.control.loop import ControllerSettings
 from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.errors import ConfigError
 from metactl_ros.policy.sealed import BundleError
@@ -41,6 +39,7 @@ class TokenScales:
     error_rate_radps: float
     payload_kg: float
     friction_regime: float
+    estimate_nm: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +63,8 @@ class Contract:
     tokens: TokenScales
     training: object
     """Run, plant, command and versions; a record for people, which no code reads."""
+    estimator: EstimatorSettings | None = None
+    """Whose estimate the policy sees and weighs, if there is one."""
 
 
 def hash_of(arm: Arm) -> str:
@@ -74,11 +75,7 @@ def hash_of(arm: Arm) -> str:
 
 def token_scales(kind: Tokens) -> TokenScales:
     """Return the scales of a token map; raw tokens have none, which is 1."""
-    scales = (ERROR_SCALE_RAD, ERROR_RATE_SCALE_RADPS, PAYLOAD_SCALE_KG, FRICTION_REGIME_SCALE)
-    rad, radps, kg, friction = scales if kind == 'error_scaled' else (1.0,) * 4
-    return TokenScales(
-        kind=kind, error_rad=rad, error_rate_radps=radps, payload_kg=kg, friction_regime=friction
-    )
+    return TokenScales(kind=kind, **TOKEN_UNITS[kind]._asdict())
 
 
 def parse_contract(where: Path, data: bytes) -> Contract:
@@ -121,6 +118,7 @@ def check_made_for(
         'law': controller.law,
         'gain_box': controller.gain_box,
         'lyapunov': controller.lyapunov,
+        'estimator': controller.estimator,
     }
     for section, settings in robot.items():
         stated = getattr(contract, section)
@@ -135,9 +133,9 @@ def check_made_for(
 def first_difference(key: str, expected: object, found: object) -> tuple[str, object, object]:
     """Return the dotted key, and the values there, of the first field in which two values differ.
 
-    They must differ, and be of the same type.
+    They must differ.
     """
-    while is_dataclass(expected):
+    while is_dataclass(expected) and is_dataclass(found):
         pairs = (
             (f.name, getattr(expected, f.name), getattr(found, f.name)) for f in fields(expected)
         )

@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""One controller on a batch of episodes: the unit of tuning and of the benchmark."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metactl_ros.control.controller_settings import ControllerSettings
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.shield import Enforcement
+from metactl_ros.evaluation.metrics import tracking_rmse
+from metactl_ros.evaluation.rollout import EpisodeLog, Policy, run_episode, without_warmup
+from metactl_ros.plant.factory import make_plant, PlantName
+from metactl_ros.rivals import constant_policy, load_learned, make_classical, Rival, truth_of
+from metactl_ros.settings import Settings
+from metactl_ros.signals import Array
+from metactl_ros.task import Episode
+
+LOST_ERROR_RAD = 1.5
+"""An arm this far from its reference has lost it."""
+
+
+class Player(NamedTuple):
+    """A controller that takes part: ct if it is neither a rival nor a bundle."""
+
+    name: str
+    rival: Rival | None = None
+    bundle: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it, one entry per rollout."""
+
+    rmse_rad: Array
+    """Infinite where the arm diverged."""
+    is_lost: NDArray[np.bool_]
+    """Whether the arm ever lost its reference."""
+    peak_effort_nm: Array
+    """Shape (N, n)."""
+    variation_nmps: Array
+    """Total variation of the efforts, summed over the joints, N m per second."""
+    shield_activation: Array
+
+
+def play(
+    settings: Settings,
+    episodes: Episode,
+    player: Player,
+    num_steps: int,
+    enforcement: Enforcement = 'enforce',
+    plant: PlantName = 'rk4',
+) -> Outcome:
+    """Run a batch of episodes, shape (N,): at once on RK4, one by one in PyBullet.
+
+    The oracle is told the payload and the memory horizon of each episode, and so goes one by one.
+    """
+    groups = [episodes]
+    if plant == 'bullet' or player.name == 'oracle':
+        groups = [episodes.of_arm(i) for i in range(len(episodes.payload_estimate_kg))]
+    simulator = make_plant(plant, settings)
+    found = []
+    try:
+        for group in groups:
+            controller, policy = _prepare(settings, player, group)
+            loop = ControlLoop(settings.arm, without_warmup(controller), enforcement)
+            chosen = policy or constant_policy(loop.nominal_action)
+            found.append(_outcome(run_episode(simulator, group, chosen, loop, num_steps)))
+    finally:
+        simulator.close()
+    columns = (
+        np.concatenate([getattr(part, field.name) for part in found]) for field in fields(Outcome)
+    )
+    return Outcome(*columns)
+
+
+def _prepare(
+    settings: Settings, player: Player, episode: Episode
+) -> tuple[ControllerSettings, Policy | None]:
+    if player.bundle is not None:
+        bundle = load_learned(player.bundle, settings.arm, settings.controller)
+        return bundle.controller, bundle.policy
+    truth = None
+    if player.name == 'oracle':
+        start = episode.start
+        truth = truth_of(settings.plant, float(start.payload_kg), float(start.tau_z_s))
+    return make_classical(settings.controller, player.rival, truth)
+
+
+def _outcome(log: EpisodeLog) -> Outcome:
+    error = np.abs(log.q_desired_rad - log.q_rad).max(axis=(0, -1))
+    change = np.abs(np.diff(log.effort_nm, axis=0)).sum(axis=(0, -1))
+    return Outcome(
+        rmse_rad=np.atleast_1d(tracking_rmse(log.q_desired_rad, log.q_rad)),
+        is_lost=np.atleast_1d(~(error < LOST_ERROR_RAD)),  # NaN is lost, too
+        peak_effort_nm=np.atleast_2d(np.abs(log.effort_nm).max(axis=0)),
+        variation_nmps=np.atleast_1d(change / (log.time_s[-1] - log.time_s[1])),
+        shield_activation=np.atleast_1d(log.was_moved.mean(axis=0)),
+    )
