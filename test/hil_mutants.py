@@ -109,14 +109,15 @@ loop.limit_effort = lambda wanted, before, most, reach: honest(
 """From 1.5 s on: the first tick in NOMINAL would be noticed as well, and be no proof."""
 FIXED_GAINS = """
 from metactl_ros.nodes.driver import Driver
-Driver._ask = lambda self, policy, window: self.loop.nominal_action
+begin = Driver.__init__
+Driver.__init__ = lambda self, arm, settings, _, *rest: begin(self, arm, settings, None, *rest)
 """
 NONSENSE_UNSHIELDED = """
 import numpy as np
 from metactl_ros.control import loop
-from metactl_ros.nodes.driver import Driver
+from metactl_ros.nodes import driver
 random = np.random.default_rng(1)
-Driver._ask = lambda self, policy, window: random.uniform(-1.0, 1.0, self.loop.gain_map.size)
+driver.propose = lambda policy, window, size: random.uniform(-1.0, 1.0, size)
 Shield = loop.Shield
 loop.Shield = lambda gain_map, nominal, _: Shield(gain_map, nominal, 'count')
 """

@@ -22,6 +22,7 @@ from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.reference import Hold
 from metactl_ros.rivals import ESTIMATE, load_rivals, make_classical, RIVALS, truth_of
 from metactl_ros.signals import ArmState, Reference, seconds
+from metactl_ros.task import draw_evaluation
 
 PERIOD_NS = 10_000_000
 TRUTH = truth_of(SETTINGS.plant, 0.75, 2.0)
@@ -285,3 +286,24 @@ def test_a_loop_passes_a_measured_effort_on():
     )
     np.testing.assert_allclose(found[0], [0.0, 0.0], rtol=0, atol=1e-12)
     np.testing.assert_allclose(found[1], share * (measured - gravity), rtol=1e-12)
+
+
+@NAMES
+def test_one_impossible_velocity_is_soon_forgotten(name):
+    controller, policy = controller_of(name)
+    late = []
+    for glitch_radps in (0.0, 1e5):
+        plant, loop = Rk4Arm(ARM, FRICTION, 100.0), ControlLoop(ARM, controller)
+        episode = draw_evaluation(SETTINGS.plant.task, 3, 0.75, 1, 2.0).of_arm(0)
+        state = plant.reset(episode.start)
+        loop.reset(state)
+        errors = []
+        for k in range(400):
+            qd = state.qd_radps + (glitch_radps if k == 100 else 0.0)
+            seen = ArmState(state.stamp_ns, state.q_rad, qd)
+            wanted = episode.reference.at(k / 100)
+            window = loop.observe(seen, wanted, 0.75)
+            state = plant.step(loop.actuate(policy(window), seen, wanted, k * PERIOD_NS).effort_nm)
+            errors.append(np.linalg.norm(wanted.q_rad - state.q_rad))
+        late.append(np.mean(errors[250:]))
+    assert late[1] < 1.2 * late[0] + 1e-3

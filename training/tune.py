@@ -94,7 +94,7 @@ def search_space(rival: str, settings: Settings) -> list[Parameter]:
             kd,
             slope,
             Parameter('stiffness_nmprad', 10.0, 1000.0, True),
-            Parameter('correction', 0.03, 30.0, True),
+            Parameter('correction', 0.03, 300.0, True),
         ],
         'oracle': [kd, slope],
     }[rival]

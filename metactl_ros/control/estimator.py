@@ -69,6 +69,8 @@ class Estimation:
         self._stamp_ns: int | None = None
         self._effort, self._sum, self._num_summed = effort_nm, list(effort_nm), 1
         self._may_learn: Component = False
+        self._state: tuple[Vector, Vector] | None = None
+        self._is_believable: Component = True
         self.estimate_nm = [0.0 * effort for effort in effort_nm]
 
     def note(self, effort_nm: Vector, may_learn: Component) -> None:
@@ -76,6 +78,19 @@ class Estimation:
         self._effort, self._may_learn = effort_nm, may_learn
         self._sum = [total + effort for total, effort in zip(self._sum, effort_nm, strict=True)]
         self._num_summed += 1
+
+    def believe(self, situation: Situation, is_believable: Component) -> Situation:
+        """Return the situation, with the last believable state in place of one that is not.
+
+        An integral never forgets a single sample of 1e5 rad / s.
+        """
+        if self._state is not None:
+            pairs = zip((situation.q, situation.qd), self._state, strict=True)
+            q, qd = (choose(is_believable, new, old) for new, old in pairs)
+            situation = situation._replace(q=q, qd=qd)
+        self._state = (situation.q, situation.qd)
+        self._is_believable = is_believable
+        return situation
 
     def look(
         self,
@@ -118,7 +133,7 @@ class Estimation:
             error,
             mean,
             payload_kg,
-            self._may_learn,
+            self._may_learn & self._is_believable,
         )
         self.estimate_nm = clamp(self._estimator.update(sight), self._lowest, self._highest)
         self._stamp_ns = stamp_ns

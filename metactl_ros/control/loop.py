@@ -183,16 +183,14 @@ class ControlLoop:
     ) -> Array:
         """Add what is seen now to the window and return it, shape (..., W, F), all finite.
 
-        Args:
-            state: Measured now.
-            reference: Wanted now.
-            payload_estimate_kg: Shape (...).
-            effort_nm: What acted since the state before, (..., n), if it was not this loop's.
+        `effort_nm` is what acted since the state before, (..., n), if it was not this loop's.
         """
         context = self._settings.context
         extra = None
         if self._estimation is not None:
-            seen, _, _ = self._perceive(state, reference)
+            seen, sees, knows_goal = self._perceive(state, reference)
+            is_sound = sees & knows_goal & self._is_within_limits(seen)
+            seen = self._estimation.believe(seen, is_sound)
             error = tracking_error(self._settings.law, seen)
             acted = None if effort_nm is None else split(effort_nm)
             self._estimation.look(state.stamp_ns, seen, error, payload_estimate_kg, acted)
@@ -285,11 +283,10 @@ class ControlLoop:
         health: Health,
     ) -> NDArray[np.int64]:
         settings, decision = self._settings.modes, judged.decision
-        is_within = are_within(situation.q, self._limits.position_rad)
-        is_within = is_within & are_within(situation.qd, self._limits.velocity_radps)
         is_answered = (decision.reason <= Reason.PROJECTED) & self._is_clear
         excess = decision.half_space.excess(self._nominal)
         is_certified = excess <= settings.violation_tolerance
+        is_within = self._is_within_limits(situation)
         is_well = sees & knows_goal & is_answered & is_within & is_certified
         if self._is_calm and health == HEALTHY and every(is_well):
             return self._mode_values  # nothing to count and good inputs: NOMINAL stays as it is
@@ -314,6 +311,10 @@ class ControlLoop:
             for before, fresh, goal, policy, nominal, within, rest in rows
         ]
         return self._mode_array(np.shape(sees))
+
+    def _is_within_limits(self, at: Situation) -> Component:
+        most = (*self._limits.position_rad, *self._limits.velocity_radps)
+        return are_within([*at.q, *at.qd], most)
 
     def _mode_array(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
         modes = np.array([entry.mode for entry in self._modes], dtype=np.int64).reshape(shape)
