@@ -8,7 +8,7 @@ PACKAGING := setup.py setup.cfg pyproject.toml
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test hil coverage lint format bench nightly clean
+.PHONY: help demo test hil coverage lint format bench benchmark nightly clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -41,6 +41,9 @@ format: $(VENV)/.sim-ros-train-dev ## apply ruff's fixes and format
 bench: $(VENV)/.sim-ros-train-dev ## measure speed, write results/bench.json
 	$(VENV)/bin/python -m training.bench
 
+benchmark: $(VENV)/.sim-ros-train-dev ## learned and classical controllers in every regime: docs/benchmark.md
+	$(VENV)/bin/python -m training.benchmark
+
 nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is kept, faults are borne
 	$(VENV)/bin/python -m training.sweep config/studies/nightly.yaml
 	$(VENV)/bin/python -m training.report runs/sweep/nightly/results/*.json --out runs/nightly
@@ -56,8 +59,8 @@ clean: ## remove the environment, builds and caches; runs/ stays
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One thread: small matrices only lose by more, and timings stay comparable.
-test hil coverage bench nightly: export OMP_NUM_THREADS := 1
-test hil coverage bench nightly: export OPENBLAS_NUM_THREADS := 1
+test hil coverage bench benchmark nightly: export OMP_NUM_THREADS := 1
+test hil coverage bench benchmark nightly: export OPENBLAS_NUM_THREADS := 1
 
 # $(VENV)/.sim-ros says that the extras sim and ros are installed.
 $(VENV)/.sim-ros $(VENV)/.sim-ros-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python

@@ -36,8 +36,8 @@ class Sinusoid:
         sine, cosine = self.amplitude_rad * np.sin(angle), self.amplitude_rad * np.cos(angle)
         return Reference(sine, w * cosine, -w * w * sine)
 
-    def of_arm(self, index: int) -> 'Sinusoid':
-        """Return the motion of one arm of a batch that differs in its phases, shape (N, n)."""
+    def of_arm(self, index: int | slice) -> 'Sinusoid':
+        """Return the motion of one arm, or of some, of a batch with phases of shape (N, n)."""
         return replace(self, phase_rad=self.phase_rad[index])
 
 
@@ -68,8 +68,8 @@ class PointToPoint:
         bend = 60.0 * x * (1.0 - x) * (1.0 - 2.0 * x) / self.duration_s**2
         return Reference(self.start_rad + path * blend, path * slope, path * bend)
 
-    def of_arm(self, index: int) -> 'PointToPoint':
-        """Return the motion of one arm of a batch, shape (N, n)."""
+    def of_arm(self, index: int | slice) -> 'PointToPoint':
+        """Return the motion of one arm, or of some, of a batch, shape (N, n)."""
         return replace(self, start_rad=self.start_rad[index], goal_rad=self.goal_rad[index])
 
 

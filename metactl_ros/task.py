@@ -63,8 +63,8 @@ class Episode:
     payload_estimate_kg: Array
     """p_hat, shape (...)."""
 
-    def of_arm(self, index: int) -> 'Episode':
-        """Return the episode of one arm of a batch of shape (N,)."""
+    def of_arm(self, index: int | slice) -> 'Episode':
+        """Return the episode of one arm, or of some, of a batch of shape (N,)."""
         start = PlantStart(
             *(np.asarray(getattr(self.start, f.name))[index] for f in fields(PlantStart))
         )

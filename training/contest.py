@@ -3,6 +3,7 @@
 """One controller on a batch of episodes: the unit of tuning and of the benchmark."""
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,11 +58,15 @@ def play(
 ) -> Outcome:
     """Run a batch of episodes, shape (N,): at once on RK4, one by one in PyBullet.
 
-    The oracle is told the payload and the memory horizon of each episode, and so goes one by one.
+    The oracle is told the payload and the memory horizon, and so goes payload by payload.
     """
+    payload_kg = episodes.start.payload_kg
     groups = [episodes]
-    if plant == 'bullet' or player.name == 'oracle':
-        groups = [episodes.of_arm(i) for i in range(len(episodes.payload_estimate_kg))]
+    if plant == 'bullet':
+        groups = [episodes.of_arm(i) for i in range(len(payload_kg))]
+    elif player.name == 'oracle':
+        begins = [0, *np.flatnonzero(np.diff(payload_kg)) + 1, len(payload_kg)]
+        groups = [episodes.of_arm(slice(*ends)) for ends in pairwise(begins)]
     simulator = make_plant(plant, settings)
     found = []
     try:
@@ -86,8 +91,11 @@ def _prepare(
         return bundle.controller, bundle.policy
     truth = None
     if player.name == 'oracle':
-        start = episode.start
-        truth = truth_of(settings.plant, float(start.payload_kg), float(start.tau_z_s))
+        payload_kg, tau_z_s = (
+            float(np.ravel(values)[0])
+            for values in (episode.start.payload_kg, episode.start.tau_z_s)
+        )
+        truth = truth_of(settings.plant, payload_kg, tau_z_s)
     return make_classical(settings.controller, player.rival, truth)
 
 
