@@ -40,7 +40,7 @@ EXTRAS = {
         'onnx>=1.18.0',
         'onnxscript>=0.6.0',  # older ones lack the interface torch.onnx.export asks for
         'rich>=13.7.1',
-        'scipy>=1.11.4',
+        'scipy>=1.15.0',  # the first whose quasi-random sequences take a generator
         'stable-baselines3>=2.7.0',
         'tensorboard>=2.17.0',
         'torch==2.13.0',  # exact: the trained weights and the exported graph depend on it
@@ -62,7 +62,7 @@ EXTRAS = {
         'pytest-xdist>=3.6.1',
         'quadprog>=0.1.12',  # the reference the shield's projection is held against
         'ruff>=0.17.4,<0.18',  # a new minor version formats differently
-        'scipy>=1.11.4',
+        'scipy>=1.15.0',  # the first whose quasi-random sequences take a generator
         'setuptools>=70.1.0',  # builds the wheel in the tests; Python 3.12 brings none
         'types-psutil>=7.0.0.20250601',
         'types-PyYAML>=6.0.12.20250915',

@@ -101,6 +101,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     add('--silences', type=int, default=110, help='of the robot (%(default)s)')
     add('--kills', type=int, default=10, help='of each process (%(default)s)')
     add('--headlines', type=Path, metavar='FILE', help='put the cost of a tick there, too')
+    add('--only', nargs='+', metavar='PART', help='quiet, loaded, blind or crashes (all)')
     add('--policy', type=Path, metavar='NAME.metactl', help='(default: the shipped one)')
     parser.set_defaults(run=_bench)
 
@@ -189,11 +190,20 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from metactl_ros.evaluation.ros_bench import run_bench
+    from metactl_ros.evaluation.ros_bench import run_bench, SECTIONS
     from metactl_ros.settings import shipped_policy
 
-    policy = args.policy or shipped_policy()
-    run_bench(args.out, args.duration, args.silences, args.kills, policy, args.headlines)
+    if unknown := set(args.only or ()) - set(SECTIONS):
+        raise ConfigError(f'bench: --only takes some of {SECTIONS}, found {sorted(unknown)}.')
+    run_bench(
+        args.out,
+        args.duration,
+        args.silences,
+        args.kills,
+        args.policy or shipped_policy(),
+        args.headlines,
+        args.only or SECTIONS,
+    )
     return 0
 
 

@@ -140,6 +140,12 @@ def on_observer(controller: ControllerSettings, path: Path | None = None) -> Con
     return replace(controller, gain_box=base.gain_box, estimator=base.estimator, context=context)
 
 
+def gain_boxes(controller: ControllerSettings) -> tuple[GainBox, ...]:
+    """Return every gain box that controllers of this robot use."""
+    box = controller.gain_box
+    return box, replace(box, feed_forward=(ESTIMATE,)), on_observer(controller).gain_box
+
+
 def load_learned(path: Path, arm: Arm, controller: ControllerSettings) -> Bundle:
     """Return the policy of a bundle for a robot, whether or not it was learned on an observer."""
     return load_bundle(path, arm, controller, on_observer(controller))

@@ -192,7 +192,9 @@ def test_the_estimate_of_another_controller_is_made_from_the_recorded_efforts(
     assert 'open loop' in result.facts['computed_again']['label']
     assert result.exit_code == 0
     log, bandwidth_radps = result.log, load_rivals().momentum_observer.estimator.momentum_observer
-    observer = MomentumObserver(bandwidth_radps, lump(settings.arm, 0.0))
+    observer = MomentumObserver(
+        bandwidth_radps, lump(settings.arm, 0.0), settings.arm.limits.effort_nm
+    )
     for k in range(STEPS):
         rows = (log.q_rad[k], log.qd_radps[k], *[np.zeros(2)] * 3)
         sight = Sight(
@@ -230,6 +232,12 @@ def messages(bag):
     return [m for m in messages_of(bag) if m.topic.startswith('/momentum_observer/')]
 
 
+def widen(facts):
+    told = json.loads(facts['settings'])
+    told['gain_box']['kd_per_s'] = [1.0, 600.0]
+    facts['settings'] = json.dumps(told)
+
+
 def with_facts(bag, messages, change):
     def alter(message):
         facts = json.loads(message.data)
@@ -247,6 +255,7 @@ def with_facts(bag, messages, change):
         (lambda facts: facts.update(settings='{}'), "missing key 'gain_box'"),
         (lambda facts: facts.update(settings='nothing'), 'cannot be read'),
         (lambda facts: facts.update(controller='nobody'), "'nobody', expected policy or one of"),
+        (widen, 'its gain box, .* is none of this robot'),
     ],
 )
 def test_a_bag_that_does_not_tell_its_controller_is_refused(tmp_path, messages, change, says):

@@ -6,10 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from metactl_ros.rivals import load_rivals
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.evaluation.metrics import tracking_rmse
+from metactl_ros.evaluation.rollout import run_episode, without_warmup
+from metactl_ros.plant.factory import make_plant
+from metactl_ros.rivals import constant_policy, load_rivals
 from metactl_ros.settings import load_settings, shipped_policy
 from training.contest import LOST_ERROR_RAD, play, Player
-from training.regimes import draw_cases, load_benchmark, Regime
+from training.regimes import draw_cases, load_benchmark, Regime, settings_in
 
 SETTINGS = load_settings()
 CASES = replace(load_benchmark().judging, rollouts=2, payloads_kg=(0.0, 1.5))
@@ -32,11 +36,12 @@ def test_the_oracle_is_told_each_payload():
     assert (heavy.rmse_rad[2:] < 0.5 * fixed.rmse_rad[2:]).all()
 
 
-def test_a_shield_that_counts_moves_nothing_but_counts_the_same_proposals():
+def test_a_shield_that_only_counts_lets_the_arm_move_otherwise():
     enforced = play(SETTINGS, EPISODES, OBSERVER, 50)
     counted = play(SETTINGS, EPISODES, OBSERVER, 50, 'count')
-    assert counted.shield_activation.max() > 0.0
-    assert (enforced.rmse_rad != counted.rmse_rad).any()
+    is_moved = (counted.shield_activation > 0.0) & (enforced.shield_activation > 0.0)
+    assert is_moved.any()
+    assert (enforced.rmse_rad != counted.rmse_rad)[is_moved].all()
 
 
 def test_a_bundle_takes_part():
@@ -48,7 +53,7 @@ def test_a_bundle_takes_part():
 def test_variation_is_that_of_both_efforts_per_second():
     class Steps:
         time_s = np.array([0.0, 0.01, 0.02, 0.03])
-        q_rad = q_desired_rad = np.zeros((4, 1, 2))
+        true_q_rad = q_desired_rad = np.zeros((4, 1, 2))
         effort_nm = np.array([[[0.0, 0.0]], [[1.0, -2.0]], [[0.0, 0.0]]])
         was_moved = np.array([[True], [False], [False]])
 
@@ -63,11 +68,23 @@ def test_an_arm_far_away_or_nowhere_is_lost(far):
     class Steps:
         time_s = np.array([0.0, 0.01, 0.02])
         q_desired_rad = np.zeros((3, 2, 2))
-        q_rad = np.zeros((3, 2, 2))
+        true_q_rad = np.zeros((3, 2, 2))
         effort_nm = np.zeros((2, 2, 2))
         was_moved = np.zeros((2, 2), dtype=bool)
 
     from training.contest import _outcome
 
-    Steps.q_rad[1, 1, 0] = far
+    Steps.true_q_rad[1, 1, 0] = far
     assert _outcome(Steps).is_lost.tolist() == [False, True]
+
+
+def test_errors_are_those_of_the_arm_and_not_of_its_sensors():
+    late = Regime(name='late', meaning='states 20 ms late', transport_delay_s=0.02)
+    settings = settings_in(SETTINGS, late, ())
+    loop = ControlLoop(settings.arm, without_warmup(settings.controller))
+    fixed = constant_policy(loop.nominal_action)
+    log = run_episode(make_plant('rk4', settings), EPISODES, fixed, loop, 50)
+    np.testing.assert_array_equal(log.q_rad[2:], log.true_q_rad[:-2])
+    found = play(settings, EPISODES, Player('ct'), 50).rmse_rad
+    np.testing.assert_array_equal(found, tracking_rmse(log.q_desired_rad, log.true_q_rad))
+    assert (found != tracking_rmse(log.q_desired_rad, log.q_rad)).all()

@@ -60,6 +60,9 @@ def test_the_momentum_flow_is_the_transposed_matrix_times_the_velocity(q, qd, pa
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
+LARGEST_NM = (150.0, 60.0)
+
+
 def lack_at(state):
     return np.array(apply_mass(mass_at(MODEL, split(state.q_rad)), LACK_RADPS2.tolist()))
 
@@ -100,7 +103,7 @@ def lag(seed):
 
 
 def test_the_integral_grows_with_the_sliding_variable():
-    estimator = Integral(IntegralSettings(rate_per_s2=K_I), MODEL)
+    estimator = Integral(IntegralSettings(rate_per_s2=K_I), MODEL, LARGEST_NM)
     q, qd, wanted = lag(0)
     assert estimator.update(sight(q, qd, wanted, passed_s=0.0)) == [0.0, 0.0]
     found = estimator.update(sight(q, qd, wanted, passed_s=0.02))
@@ -110,7 +113,7 @@ def test_the_integral_grows_with_the_sliding_variable():
 
 
 def test_the_integral_stands_still_while_it_may_not_learn():
-    estimator = Integral(IntegralSettings(rate_per_s2=K_I), MODEL)
+    estimator = Integral(IntegralSettings(rate_per_s2=K_I), MODEL, LARGEST_NM)
     q, qd, wanted = lag(1)
     before = estimator.update(sight(q, qd, wanted))
     for _ in range(5):
@@ -119,7 +122,7 @@ def test_the_integral_stands_still_while_it_may_not_learn():
 
 
 def test_a_reset_forgets_the_integral():
-    estimator = Integral(IntegralSettings(rate_per_s2=K_I), MODEL)
+    estimator = Integral(IntegralSettings(rate_per_s2=K_I), MODEL, LARGEST_NM)
     q, qd, wanted = lag(2)
     assert np.abs(estimator.update(sight(q, qd, wanted))).min() > 0.1
     estimator.reset()
@@ -149,7 +152,7 @@ def motion(request):
 def misses(motion, every):
     """Return how far the estimates are from d (1 - e^(-K t)), with a state every so many ms."""
     lack_nm, states, efforts = motion
-    observer = MomentumObserver(MOMENTUM, MODEL)
+    observer = MomentumObserver(MOMENTUM, MODEL, LARGEST_NM)
     found, expected = [], []
     for k in range(0, len(states), every):
         acted = efforts[k - every : k].mean(axis=0) if k else np.zeros(2)
@@ -171,7 +174,7 @@ def test_the_momentum_observer_is_a_first_order_filter_of_what_lacks_whatever_th
 
 def test_a_lost_state_changes_little_of_what_the_momentum_observer_estimates(motion):
     lack_nm, states, efforts = motion
-    estimation = Estimation(MomentumObserver(MOMENTUM, MODEL), (150.0, 60.0), 10_000_000)
+    estimation = Estimation(MomentumObserver(MOMENTUM, MODEL, LARGEST_NM), LARGEST_NM, 10_000_000)
     estimation.reset([0.0, 0.0])
     nothing = [0.0, 0.0]
     for k in range(0, len(states), 10):
@@ -188,7 +191,7 @@ def test_a_lost_state_changes_little_of_what_the_momentum_observer_estimates(mot
 
 
 def test_the_momentum_observer_knows_nothing_at_first_and_after_a_reset():
-    observer = MomentumObserver(MOMENTUM, MODEL)
+    observer = MomentumObserver(MOMENTUM, MODEL, LARGEST_NM)
     here = at_goal([0.3, 0.4], [0.5, -0.8], effort_nm=[30.0, -10.0])
     for _ in range(2):
         assert observer.update(here) == [0.0, 0.0]
@@ -197,7 +200,7 @@ def test_the_momentum_observer_knows_nothing_at_first_and_after_a_reset():
 
 
 def test_the_momentum_observer_learns_whether_it_is_in_force_or_not():
-    observer = MomentumObserver(MOMENTUM, MODEL)
+    observer = MomentumObserver(MOMENTUM, MODEL, LARGEST_NM)
     found = []
     for learn in (True, False):
         here = at_goal([0.3, 0.4], [0.5, -0.8], effort_nm=[30.0, -10.0], learn=learn)
@@ -210,3 +213,19 @@ def test_the_momentum_observer_learns_whether_it_is_in_force_or_not():
 @pytest.mark.parametrize('settings', [INTEGRAL, EstimatorSettings(momentum_observer=MOMENTUM)])
 def test_a_batch_equals_its_arms_one_by_one(settings):
     assert_batch_equals_arms(settings)
+
+
+def test_an_integral_that_fills_the_effort_can_only_shrink_and_never_exceeds_it():
+    estimator = Integral(IntegralSettings(rate_per_s2=K_I), MODEL, LARGEST_NM)
+    rest = at_goal([0.0, 0.5], [0.0, 0.0])
+
+    def lagging(s_radps, may_learn):
+        error = rest.error._replace(s_radps=[s_radps, s_radps])
+        return rest._replace(passed_s=0.01, may_learn=may_learn, error=error)
+
+    full = estimator.update(lagging(1e6, True))
+    mass = mass_at(MODEL, rest.q_rad)
+    alone = [LARGEST_NM[0] / mass.m11, LARGEST_NM[1] / mass.m22]
+    np.testing.assert_allclose(full, apply_mass(mass, alone), rtol=1e-12)
+    assert estimator.update(lagging(1e6, False)) == full
+    assert (np.abs(estimator.update(lagging(-1e-3, False))) < np.abs(full)).all()

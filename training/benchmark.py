@@ -15,6 +15,7 @@ import argparse
 from collections.abc import Sequence
 from concurrent.futures import as_completed, ProcessPoolExecutor
 from dataclasses import asdict
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -27,12 +28,14 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+import metactl_ros
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.errors import MetactlError
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.rivals import load_rivals, Rival, RIVALS
 from metactl_ros.settings import load_settings, share_directory, shipped_policies
+from training import contest
 from training.arguments import complain
 from training.benchmark_page import write_page
 from training.contest import Outcome, play, Player
@@ -40,7 +43,7 @@ from training.regimes import Benchmark, Cases, draw_cases, load_benchmark, Regim
 
 ENFORCEMENTS: tuple[Enforcement, ...] = ('enforce', 'count')
 SPOT_REGIMES = ('tau_2', 'delay_20ms')
-"""Judged in PyBullet, too, on a part of their episodes."""
+"""Judged in PyBullet, too, on fewer episodes."""
 SPOT_ROLLOUTS = 2
 
 
@@ -61,8 +64,24 @@ class Cell(NamedTuple):
         parts = (self.player.name, self.regime.name, self.enforcement, self.plant)
         bundle = self.player.bundle
         sums = '' if bundle is None else (bundle / 'SHA256SUMS').read_text(encoding='ascii')
-        inputs = (self.player.rival, self.regime, self.cases, self.peak_nm, sums, load_settings())
+        inputs = (
+            self.player.rival,
+            self.regime,
+            self.cases,
+            self.peak_nm,
+            sums,
+            load_settings(),
+            hash_of_code(),
+        )
         return '_'.join((*parts, hashlib.sha256(repr(inputs).encode()).hexdigest()[:12]))
+
+
+@functools.cache
+def hash_of_code() -> str:
+    """Return the hash of all code that decides a cell."""
+    folder = Path(metactl_ros.__file__).parent
+    files = [*sorted(folder.rglob('*.py')), Path(contest.__file__), Path(__file__)]
+    return hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:

@@ -100,10 +100,10 @@ def _prepare(
 
 
 def _outcome(log: EpisodeLog) -> Outcome:
-    error = np.abs(log.q_desired_rad - log.q_rad).max(axis=(0, -1))
+    error = np.abs(log.q_desired_rad - log.true_q_rad).max(axis=(0, -1))
     change = np.abs(np.diff(log.effort_nm, axis=0)).sum(axis=(0, -1))
     return Outcome(
-        rmse_rad=np.atleast_1d(tracking_rmse(log.q_desired_rad, log.q_rad)),
+        rmse_rad=np.atleast_1d(tracking_rmse(log.q_desired_rad, log.true_q_rad)),
         is_lost=np.atleast_1d(~(error < LOST_ERROR_RAD)),  # NaN is lost, too
         peak_effort_nm=np.atleast_2d(np.abs(log.effort_nm).max(axis=0)),
         variation_nmps=np.atleast_1d(change / (log.time_s[-1] - log.time_s[1])),

@@ -118,6 +118,7 @@ def describe(trial: Trial) -> dict[str, Any]:
         'preset': config.preset,
         'steps': config.steps,
         'lagrangian_rate': config.hyper.lagrangian_rate,
+        'learned_on': config.controller,
         'seed': config.seed,
         'num_parameters': count_parameters(run),
     }

@@ -51,7 +51,7 @@ class Regime:
     encoder_bits: int = 0
     transport_delay_s: float = 0.0
     effort_limit_factor: float | None = None
-    """What the motors give at most, of the peak of ct in the same regime without it."""
+    """What the motors give at most, of the peak of ct on the tuning episodes."""
     payload_step_kg: float = 0.0
     payload_step_at_s: float = 0.0
     tau_z_drift_to_s: float | None = None

@@ -99,7 +99,7 @@ def _run(
 ) -> TrialResult:
     log = run_episode(plant, episode, policy, loop, num_steps)
     return TrialResult(
-        rmse_rad=np.atleast_1d(tracking_rmse(log.q_desired_rad, log.q_rad)),
+        rmse_rad=np.atleast_1d(tracking_rmse(log.q_desired_rad, log.true_q_rad)),
         peak_effort_nm=np.atleast_2d(np.abs(log.effort_nm).max(axis=0)),
         limited_share=np.atleast_1d(log.is_limited.any(axis=-1).mean(axis=0)),
         shield_activation=np.atleast_1d(log.was_moved.mean(axis=0)),

@@ -42,6 +42,8 @@ from training.regimes import draw_cases, load_benchmark, Sensors, settings_in
 
 DRAWN, REFINED = 8, 12
 """Evaluations for each parameter: of the Halton sequence, and of the search from its best."""
+MEMORY_HORIZONS_S = (0.6, 3.0, 12.0)
+"""Of the bank of filters: they span the horizons of all regimes, and none is that of any."""
 METHOD = 'Halton sequence, then Nelder-Mead from its best point'
 LOST_RMSE_RAD = 10.0
 """Counted for a rollout that diverged."""
@@ -126,7 +128,7 @@ def _estimator(
         return EstimatorSettings(momentum_observer=MomentumObserverSettings(**values))
     if rival.startswith('slotine_li'):
         adaptive = SlotineLiSettings(
-            memory_horizons_s=(0.5, 2.0, 8.0) if rival == 'slotine_li_memory' else (),
+            memory_horizons_s=MEMORY_HORIZONS_S if rival == 'slotine_li_memory' else (),
             payload_most_kg=3.0,
             coulomb_most_nm=10.0,
             viscous_most_nmsprad=10.0,

@@ -23,13 +23,13 @@ class SlotineLiSettings:
     """How fast each parameter is learnt, and how far it may go; zero is the least of all."""
 
     payload_rate: float
-    """Of the mass at the tip, kg per (N m s/kg)."""
+    """Of the mass at the tip, kg/s per (N m/kg rad/s), as are the next ones in their units."""
     coulomb_rate: float
-    """Of the Coulomb friction of each joint, N m per rad."""
+    """Of the Coulomb friction of each joint."""
     viscous_rate: float
-    """Of its viscous friction, N m s/rad per (rad^2/s)."""
+    """Of its viscous friction."""
     memory_rate: float
-    """Of the memory's strength in each filter, N m/rad per rad^2."""
+    """Of the memory's strength in each filter."""
     memory_horizons_s: tuple[float, ...]
     """tau_i of the bank of filters z_i_dot = -z_i / tau_i + qd; none: no memory."""
     payload_most_kg: float

@@ -52,9 +52,9 @@ def make_estimator(settings: EstimatorSettings, arm: Arm, law: ControlLaw) -> Es
     model = lump(arm, 0.0)
     per_kg = Inertia(*(one - none for one, none in zip(lump(arm, 1.0), model, strict=True)))
     if settings.integral is not None:
-        return Integral(settings.integral, model)
+        return Integral(settings.integral, model, arm.limits.effort_nm)
     if settings.momentum_observer is not None:
-        return MomentumObserver(settings.momentum_observer, model)
+        return MomentumObserver(settings.momentum_observer, model, arm.limits.effort_nm)
     if settings.slotine_li is not None:
         return SlotineLi(settings.slotine_li, law, model, per_kg)
     if settings.lugre_observer is not None:

@@ -14,7 +14,7 @@ from metactl_ros.arm import (
 )
 from metactl_ros.config import require_positive
 from metactl_ros.control.estimator import Sight
-from metactl_ros.signals import choose, Component, Vector
+from metactl_ros.signals import choose, clamp, Component, Vector
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +34,16 @@ class Integral:
     With Lambda = Lambda_0 the closed loop of each joint is s_ddot + K_d s_dot + k_i s = a_dot for
     an acceleration a = M^-1 d that the model lacks. A constant one leaves no error if K_d and k_i
     are positive: the roots of x^2 + K_d x + k_i are then stable. Slow ones remain by their rate
-    over k_i. x stands still while limits cut the effort, or another than the policy acts.
+    over k_i. While limits cut the effort, or another than the policy acts, x may only shrink; and
+    alone it never asks for more than a joint can give.
     """
 
-    def __init__(self, settings: IntegralSettings, model: Inertia) -> None:
+    def __init__(
+        self, settings: IntegralSettings, model: Inertia, largest_nm: tuple[float, ...]
+    ) -> None:
         self._rate_per_s2 = settings.rate_per_s2
         self._model = model
+        self._largest_nm = largest_nm
         self._sum: Vector | None = None
 
     def reset(self) -> None:
@@ -50,9 +54,17 @@ class Integral:
         """Return the estimate after the last period."""
         before = self._sum or [0.0 * s for s in sight.error.s_radps]
         grown = [x + sight.passed_s * s for x, s in zip(before, sight.error.s_radps, strict=True)]
-        self._sum = choose(sight.may_learn, grown, before)
-        push = [self._rate_per_s2 * x for x in self._sum]
-        return apply_mass(mass_at(self._model, sight.q_rad), push)
+        mass = mass_at(self._model, sight.q_rad)
+        most = [
+            largest / (self._rate_per_s2 * inertia)
+            for largest, inertia in zip(self._largest_nm, (mass.m11, mass.m22), strict=True)
+        ]
+        bounded = clamp(grown, [-x for x in most], most)
+        self._sum = [
+            choose(sight.may_learn | (abs(new) < abs(old)), [new], [old])[0]
+            for new, old in zip(bounded, before, strict=True)
+        ]
+        return apply_mass(mass, [self._rate_per_s2 * x for x in self._sum])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,9 +91,13 @@ class MomentumObserver:
     as d. With a delay of T in the loop it stays stable only well below 1 / T.
     """
 
-    def __init__(self, settings: MomentumObserverSettings, model: Inertia) -> None:
+    def __init__(
+        self, settings: MomentumObserverSettings, model: Inertia, largest_nm: tuple[float, ...]
+    ) -> None:
         self._bandwidth_radps = settings.bandwidth_radps
         self._model = model
+        self._highest: Vector = largest_nm
+        self._lowest: Vector = [-most for most in largest_nm]
         self._momentum: Vector | None = None
         self._flow: Vector = []
         self._estimate: list[Component] = []
@@ -109,9 +125,10 @@ class MomentumObserver:
                 self._momentum,
                 strict=True,
             )
-            self._estimate = [
+            renewed = [
                 d + share * (tau + 0.5 * (f + f_0) - (p - p_0) / sight.passed_s - d)
                 for d, tau, f, f_0, p, p_0 in rows
             ]
+            self._estimate = clamp(renewed, self._lowest, self._highest)
         self._momentum, self._flow = momentum, flow
         return self._estimate

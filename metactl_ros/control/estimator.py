@@ -35,7 +35,7 @@ class Sight(NamedTuple):
     """What acted since the state before, on average."""
     payload_estimate_kg: Component
     may_learn: Component
-    """Whether the estimate before was in force: NOMINAL, and no limit cut the effort."""
+    """Whether the estimate before could act: NOMINAL, and no limit cut the effort."""
 
 
 class Estimator(Protocol):

@@ -27,6 +27,8 @@ class EpisodeLog:
     """Shape (T + 1,)."""
     q_rad: Array
     """Measured positions, shape (T + 1, ..., n)."""
+    true_q_rad: Array
+    """Where the arm was, whatever its sensors said, shape (T + 1, ..., n)."""
     q_desired_rad: Array
     """Shape (T + 1, ..., n)."""
     effort_nm: Array
@@ -56,6 +58,7 @@ def run_episode(
     reference = episode.reference.at(0.0)
     loop.reset(state)
     instants: list[tuple[ArmState, Reference]] = [(state, reference)]
+    places = [plant.true_q_rad]
     steps: list[ControlStep] = []
     for _ in range(num_steps):
         window = loop.observe(state, reference, episode.payload_estimate_kg)
@@ -63,10 +66,12 @@ def run_episode(
         state = plant.step(step.effort_nm)
         reference = episode.reference.at(seconds(state.stamp_ns))
         instants.append((state, reference))
+        places.append(plant.true_q_rad)
         steps.append(step)
     return EpisodeLog(
         time_s=np.array([seconds(state.stamp_ns) for state, _ in instants]),
         q_rad=np.stack([state.q_rad for state, _ in instants]),
+        true_q_rad=np.stack(places),
         q_desired_rad=np.stack([reference.q_rad for _, reference in instants]),
         effort_nm=np.stack([step.effort_nm for step in steps]),
         is_limited=np.stack([step.effort_nm != step.wanted_nm for step in steps]),

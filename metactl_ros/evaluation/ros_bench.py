@@ -13,10 +13,10 @@
     tracking  the error over ROS against that of the same episode in process
 
 Everything is read back from bags. Timing depends on the machine; compare within one file: beside
-the node a bare thread keeps the same deadlines, and its lateness is the machine's own.
+the node bare threads keep the same deadlines, and their lateness is the machine's own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 import json
@@ -59,6 +59,9 @@ START_S = 3.0
 USUAL_PRIORITY = parameters.defaults_of('controller_node.yaml')['realtime_priority']
 LATE_MS = 5.0
 """Half a period."""
+SILENCES_PER_ROUND, MOST_ROUNDS = 25, 12
+SECTIONS = ('quiet', 'loaded', 'blind', 'crashes')
+"""What can be measured by itself; replay and tracking come with quiet."""
 ATTEMPTS = 3
 """Quiet runs at most, until one in which the machine itself was never late; all are told of."""
 
@@ -70,50 +73,67 @@ def run_bench(
     num_kills: int,
     policy: Path,
     headlines: Path | None = None,
+    only: Sequence[str] = SECTIONS,
 ) -> None:
-    """Measure everything and write the file; put what a tick costs also among the headlines."""
+    """Measure some sections, or all, and write the file, over what it held of them.
+
+    Put what a tick costs also among the headlines.
+    """
     settings, console = load_settings(), Console()
     setup = Setup(policy=str(policy), plant='rk4', log_level='error')
+    figures = json.loads(out.read_text()) if out.is_file() and set(only) < set(SECTIONS) else {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        attempts = []
-        for number in range(ATTEMPTS):
-            console.print(f'quiet, {duration_s:g} s')
-            bag = folder / f'quiet_{number}'
-            attempts.append((*timed(replace(setup, record=bag), duration_s), bag))
-            if not attempts[-1][0]['bare_thread_late_ticks']:
-                break
-        quiet, log, bag = min(attempts, key=lambda run: run[0]['bare_thread_late_ticks'])
-        again = answer(Question(bag=bag, bundle=policy)).facts
-        console.print(f'every core busy, {duration_s:g} s')
-        with busy_cores():
-            loaded, _ = timed(replace(setup, record=folder / 'loaded'), duration_s)
-        ordinary = folder / 'ordinary.yaml'
-        ordinary.write_text('/**: {ros__parameters: {realtime_priority: 0}}\n')
-        blind = silences(
-            replace(setup, record=folder / 'blind', params_file=ordinary), num_silences
-        )
-        crashes = {
-            'controller': controller_kills(replace(setup, record=folder / 'kills'), num_kills),
-            'plant': plant_kills(replace(setup, record=folder / 'losses'), num_kills),
-            'sigterm': sigterms(setup, folder, num_kills),
-        }
+        if 'quiet' in only:
+            figures |= quiet_figures(settings, setup, folder, duration_s, policy, console)
+        if 'loaded' in only:
+            console.print(f'every core busy, {duration_s:g} s')
+            with busy_cores():
+                figures['loaded'], _ = timed(replace(setup, record=folder / 'loaded'), duration_s)
+        if 'blind' in only:
+            ordinary = folder / 'ordinary.yaml'
+            ordinary.write_text('/**: {ros__parameters: {realtime_priority: 0}}\n')
+            figures['blind'] = silences(replace(setup, params_file=ordinary), folder, num_silences)
+        if 'crashes' in only:
+            figures['crashes'] = {
+                'controller': controller_kills(replace(setup, record=folder / 'kills'), num_kills),
+                'plant': plant_kills(replace(setup, record=folder / 'losses'), num_kills),
+                'sigterm': sigterms(setup, folder, num_kills),
+            }
+    write_json(out, figures | provenance(settings))
+    if headlines is not None and 'quiet' in only:
+        kept = json.loads(headlines.read_text()) if headlines.is_file() else {}
+        quiet = figures['quiet']
+        cost = {'tick_p99_ms': quiet['tick_ms']['p99'], 'node_rss_mb': quiet['controller_rss_mb']}
+        write_json(headlines, kept | cost)
+    console.print_json(data={name: figures[name] for name in only})
+
+
+def quiet_figures(
+    settings: Settings,
+    setup: Setup,
+    folder: Path,
+    duration_s: float,
+    policy: Path,
+    console: Console,
+) -> dict[str, Any]:
+    """Return the figures of a quiet run, of its replay and of its tracking."""
+    attempts = []
+    for number in range(ATTEMPTS):
+        console.print(f'quiet, {duration_s:g} s')
+        bag = folder / f'quiet_{number}'
+        attempts.append((*timed(replace(setup, record=bag), duration_s), bag))
+        if not attempts[-1][0]['bare_thread_late_ticks']:
+            break
+    quiet, log, bag = min(attempts, key=lambda run: run[0]['bare_thread_late_ticks'])
+    again = answer(Question(bag=bag, bundle=policy)).facts
     told = ('rate_hz', 'late_ticks', 'bare_thread_late_ticks')
-    figures = {
+    return {
         'quiet': quiet,
         'quiet_attempts': [{name: run[name] for name in told} for run, _, _ in attempts],
-        'loaded': loaded,
-        'blind': blind,
-        'crashes': crashes,
         'replay': {name: again[name] for name in ('verdict', 'times_real_time')},
         'tracking': tracking(settings, setup, policy, log),
     }
-    write_json(out, figures | provenance(settings))
-    if headlines is not None:
-        kept = json.loads(headlines.read_text()) if headlines.is_file() else {}
-        cost = {'tick_p99_ms': quiet['tick_ms']['p99'], 'node_rss_mb': quiet['controller_rss_mb']}
-        write_json(headlines, kept | cost)
-    console.print_json(data=figures)
 
 
 def last_diagnostics(folder: Path) -> dict[str, float]:
@@ -134,7 +154,7 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
     assert setup.record is not None
     with running(setup) as processes:
         wait_for_bag(Path(setup.record))
-        with BareThread(USUAL_PRIORITY) as bare:
+        with BareThreads(USUAL_PRIORITY) as bare:
             time.sleep(duration_s + START_S)
         memory = resident_mb(processes['controller_node'].pid)
     log = read_ticks(Path(setup.record))
@@ -162,53 +182,76 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
     }, log
 
 
-class BareThread:
-    """Keeps deadlines 10 ms apart, with a priority like that of the node, and does nothing else.
+class BareThreads:
+    """Keep deadlines on every core, with a priority like that of the node, and do nothing else.
 
-    What makes it late is the machine, not this package.
+    What makes them late is the machine, not this package.
     """
 
-    def __init__(self, priority: int) -> None:
-        self._priority = priority
+    def __init__(self, priority: int, period_ns: int = 10_000_000) -> None:
+        self._priority, self._period_ns = priority, period_ns
         self._late: list[tuple[int, int]] = []
         self._must_stop = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        cores = sorted(os.sched_getaffinity(0))
+        self._threads = [
+            threading.Thread(target=self._run, args=(core,), daemon=True) for core in cores
+        ]
 
-    def __enter__(self) -> 'BareThread':
-        self._thread.start()
+    def __enter__(self) -> 'BareThreads':
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._must_stop = True
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         rows = np.array(self._late)
         self.time_ns = rows[:, 0]
-        """When it woke, on the clock of the machine, shape (K,)."""
+        """When one woke, on the clock of the machine, shape (K,)."""
         self.late_ms: Array = rows[:, 1] / 1e6
         """How late that was, shape (K,)."""
 
-    def _run(self) -> None:
+    def _run(self, core: int) -> None:
+        os.sched_setaffinity(threading.get_native_id(), {core})
         become_realtime(self._priority)
-        deadlines = Deadlines(10_000_000, time.monotonic_ns())
+        deadlines = Deadlines(self._period_ns, time.monotonic_ns())
         while not self._must_stop:
             late_ns = deadlines.begin_tick(sleep_until(deadlines.next_ns))
             self._late.append((time.time_ns(), late_ns))
 
 
-def silences(setup: Setup, number: int) -> dict[str, Any]:
+def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
     """Stop the robot's process at random moments; return how old its last state got.
 
-    Those in which the machine itself stood still are told apart, by the lateness of a bare thread.
+    Those in which the machine itself stood still are told apart, by the lateness of bare threads.
+    Rounds with new processes: where a machine stalls often, the controller faults and stays so.
     """
+    ages, stalled = np.zeros(0), np.zeros(0)
+    turns = track(range(MOST_ROUNDS), description='silences', disable=not sys.stderr.isatty())
+    for turn in turns:
+        recorded = replace(setup, record=folder / f'blind_{turn}')
+        own, others = one_round(recorded, min(number, SILENCES_PER_ROUND), seed=turn)
+        ages, stalled = np.concatenate([ages, own]), np.concatenate([stalled, others])
+        if len(ages) >= number:
+            break
+    return {
+        'number': len(ages),
+        'last_state_to_blind_ms': quantiles(ages),
+        'while_the_machine_stalled_ms': stalled.round(3).tolist(),
+    }
+
+
+def one_round(setup: Setup, number: int, seed: int) -> tuple[Array, Array]:
+    """Return the ages of the last states, ms, and those from while the machine stalled."""
     assert setup.record is not None
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(seed)
     with running(setup) as processes:
         wait_for_bag(Path(setup.record))
         time.sleep(START_S)
         pid = processes['plant_node'].pid
-        turns = track(range(number), description='silences', disable=not sys.stderr.isatty())
-        with BareThread(priority=0) as bare:
-            for _ in turns:
+        with BareThreads(priority=0, period_ns=2_000_000) as bare:
+            for _ in range(number):
                 os.kill(pid, signal.SIGSTOP)
                 time.sleep(0.1)
                 os.kill(pid, signal.SIGCONT)
@@ -220,14 +263,12 @@ def silences(setup: Setup, number: int) -> dict[str, Any]:
     is_new = np.flatnonzero(np.diff(stamps, prepend=-1.0) > 0.0)
     arrived = is_new[np.searchsorted(is_new, onsets, side='right') - 1]
     ages_ms = 1e3 * (log.time_s[onsets] - log.time_s[arrived])
+    # The processes are stopped at the end: what is BLIND then is no silence of the robot.
+    is_within = log.stamp_ns[onsets] < bare.time_ns.max()
     stalls_ns = bare.time_ns[bare.late_ms > LATE_MS]
-    spans = zip(log.stamp_ns[arrived], log.stamp_ns[onsets] + 5_000_000, strict=True)
-    is_stalled = np.array([((stalls_ns > a) & (stalls_ns < b)).any() for a, b in spans])
-    return {
-        'number': int(np.sum(~is_stalled)),
-        'last_state_to_blind_ms': quantiles(ages_ms[~is_stalled]),
-        'while_the_machine_stalled_ms': ages_ms[is_stalled].round(3).tolist(),
-    }
+    spans = zip(log.stamp_ns[arrived], log.stamp_ns[onsets] + 10_000_000, strict=True)
+    is_stalled = np.array([((stalls_ns > a) & (stalls_ns < b)).any() for a, b in spans], bool)
+    return ages_ms[is_within & ~is_stalled], ages_ms[is_within & is_stalled]
 
 
 def tracking(settings: Settings, setup: Setup, policy: Path, log: TickLog) -> dict[str, float]:

@@ -36,6 +36,7 @@ from metactl_ros.rivals import (
     CLASSICAL,
     ClassicalName,
     constant_policy,
+    gain_boxes,
     load_classical,
     load_learned,
     RIVALS,
@@ -232,7 +233,7 @@ def summary(result: Answer) -> list[tuple[str, str]]:
 def _choose(question: Question, log: TickLog, arm: Arm) -> _Chosen:
     """Return the controller that is asked for, or else the recorded one."""
     robot = load_file(ControllerSettings, question.controller_file, 'controller.yaml')
-    recorded, told = log.facts.get('controller'), _told(question, log)
+    recorded, told = log.facts.get('controller'), _told(question, log, robot)
     own = robot if told is None else told.applied_to(robot)
     name = question.controller or (recorded if question.bundle is None else 'policy')
     if name is None:
@@ -276,8 +277,11 @@ def _choose_policy(
     )
 
 
-def _told(question: Question, log: TickLog) -> ToldSettings | None:
-    """Return what the bag says of its controller; None if that has the robot's settings."""
+def _told(question: Question, log: TickLog, robot: ControllerSettings) -> ToldSettings | None:
+    """Return what the bag says of its controller; None if that has the robot's settings.
+
+    The gain box is not the bag's to choose: it must be one that this robot uses.
+    """
     recorded, told = log.facts.get('controller'), None
     if TOLD in log.facts and recorded != 'ct':
         told = hear(log.facts[TOLD], f'{question.bag}: ~/bundle: {TOLD}')
@@ -285,6 +289,11 @@ def _told(question: Question, log: TickLog) -> ToldSettings | None:
         raise BagError(
             f'{question.bag}: is of {recorded}, but ~/bundle does not say with which gains; '
             'record again.'
+        )
+    if told is not None and told.gain_box not in gain_boxes(robot):
+        raise BagError(
+            f'{question.bag}: its gain box, {told.gain_box}, is none of this robot; give the '
+            'controller.yaml that was recorded with --controller-file.'
         )
     return told
 

@@ -35,7 +35,7 @@ CONTROLLER = {
     'controller_file': Meaning('controller.yaml: law, gains, shield; empty: the shipped one'),
     'joint_prefix': Meaning('put before the joint names of arm.yaml, as in left_joint1'),
     'autostart': Meaning('configure and activate by itself'),
-    'shadow': Meaning('compute and publish everything but the commands; estimates are then idle'),
+    'shadow': Meaning('publish all but the commands; estimates then assume these were sent'),
     'reference': Meaning('sinusoid: built in; trajectory: follow ~/joint_trajectory'),
     'sinusoid.amplitude_rad': Meaning('rad, one per joint'),
     'sinusoid.omega_radps': Meaning('rad/s, one per joint'),

@@ -115,6 +115,11 @@ class Witness:
         self._plant.close()
 
     @property
+    def true_q_rad(self) -> Array:
+        """Where the arm is now, shape (n,)."""
+        return self._plant.true_q_rad
+
+    @property
     def memory_nm(self) -> Array:
         """The true friction memory z, shape (..., n)."""
         return self._plant.memory_nm

@@ -139,6 +139,11 @@ class BulletArm:
         return _resumed, (made_from, start, self._stamp_ns)
 
     @property
+    def true_q_rad(self) -> Array:
+        """Where the arm is now, shape (n,)."""
+        return self._state(self._joint_states()).q_rad
+
+    @property
     def memory_nm(self) -> Array:
         """The true friction memory z, shape (2,)."""
         return np.array(self._memory_nm)

@@ -68,6 +68,10 @@ class Plant(Protocol):
         """Release what the plant holds; it cannot be used afterwards."""
 
     @property
+    def true_q_rad(self) -> Array:
+        """Where the arm is now, shape (..., n), whatever its sensors say."""
+
+    @property
     def memory_nm(self) -> Array:
         """The true friction memory z, shape (..., n); no sensor reports it, twins may read it."""
 

@@ -60,6 +60,11 @@ class Rk4Arm:
         """Do nothing: this plant holds only memory."""
 
     @property
+    def true_q_rad(self) -> Array:
+        """Where the arm is now, shape (..., n)."""
+        return self._state().q_rad
+
+    @property
     def memory_nm(self) -> Array:
         """The true friction memory z, shape (..., n)."""
         memory: Array = np.moveaxis(self._motion[2], 0, -1).copy()
