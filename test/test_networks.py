@@ -340,7 +340,7 @@ def test_on_a_gpu_the_features_are_the_same(config):
         ({'window': -1}, 'NetworkConfig.window: expected a whole number of at least 1, found -1'),
         ({'heads': 2.5}, r'found 2\.5'),
         ({'num_features': 10}, 'num_features: expected a whole number of at least 11, found 10'),
-        ({'tokens': 'scaled'}, "expected 'raw' or 'error_scaled', found 'scaled'"),
+        ({'tokens': 'scaled'}, "expected 'raw' or 'error_scaled' or 'error_fine', found 'scaled'"),
         ({'model': 'transformer', 'heads': 7}, 'transformer has 4 heads, found 7; attention_l2_'),
     ],
 )
