@@ -124,7 +124,10 @@ def test_the_smoke_study_is_small():
         ({'seed': [1]}, "unknown key 'seed'; did you mean 'seeds'?"),
         ({'seeds': []}, 'seeds: empty; list at least one entry'),
         ({'seeds': [1, 1]}, f'{NAME}: the study asks for it twice'),
-        ({'presets': ['papr']}, "presets: expected one of ['paper', 'robust', 'observer'], found 'papr'"),
+        (
+            {'presets': ['papr']},
+            "['paper', 'robust', 'observer'], found 'papr'",
+        ),
         ({'models': ['incrd']}, "models[0]: expected one of 'incrt'"),
         ({'models': ['transformer']}, 'transformer has 4 heads, found 1'),
         ({'tau_z': [-1.0]}, 'tau_z: expected finite values above 0'),

@@ -137,8 +137,8 @@ def bench_policy(settings: Settings) -> dict[str, float]:
 
     turns = np.array([turn() for _ in range(NUM_TURNS)])
     return {
-        f'inference_p50_ms_w{context.num_rows}': float(np.median(turns)),
-        f'inference_p99_ms_w{context.num_rows}': float(
+        f'policy_alone_p50_ms_w{context.num_rows}': float(np.median(turns)),
+        f'policy_alone_p99_ms_w{context.num_rows}': float(
             np.median(np.quantile(turns, 0.99, axis=1))
         ),
     }

@@ -104,7 +104,11 @@ def run_bench(
     if headlines is not None and 'quiet' in only:
         kept = json.loads(headlines.read_text()) if headlines.is_file() else {}
         quiet = figures['quiet']
-        cost = {'tick_p99_ms': quiet['tick_ms']['p99'], 'node_rss_mb': quiet['controller_rss_mb']}
+        cost = {
+            'tick_p99_ms': quiet['tick_ms']['p99'],
+            'inference_p99_ms_w50': quiet['inference_ms']['p99'],
+            'node_rss_mb': quiet['controller_rss_mb'],
+        }
         write_json(headlines, kept | cost)
     console.print_json(data={name: figures[name] for name in only})
 
