@@ -128,9 +128,9 @@ def bag(tmp_path_factory, settings):
             wait_until(lambda: all(r.is_listened_to for r in robots.values()), timeout_s=60.0)
             for name, robot in robots.items():
                 robot.drive(setup_of(name).episode())
-            for process in processes:
+            for process in processes:  # one by one: the recorder is to hear each one's last words
                 process.terminate()
-            assert [process.wait(10.0) for process in processes] == [0] * len(processes)
+                assert process.wait(10.0) == 0
     finally:
         for process in processes:
             end(process)

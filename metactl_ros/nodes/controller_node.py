@@ -51,8 +51,6 @@ from metactl_ros.rivals import load_classical, load_learned
 from metactl_ros.settings import load_arm, load_file, shipped_policy
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, period_ns_of
 
-SETTLE_S = 0.1
-"""How long the end waits for who listens to the telemetry; the last command is out before."""
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 Transition = Callable[['ControllerNode', LifecycleState], None]
 
@@ -239,7 +237,6 @@ class ControllerNode(LifecycleNode):
         """Stop the control thread if it runs; it ends with a safe last command."""
         if self._thread is not None:
             self._thread.stop()
-            self._telemetry.settle(SETTLE_S)
             if self._thread.error:
                 self.say_error(f'control ended by an error:\n{self._thread.error}')
 

@@ -21,10 +21,8 @@ zero. A tick can be computed again from this alone, see `evaluation/replay.py`.
 
 from collections.abc import Callable, Sequence
 import math
-import time
 from typing import Any
 
-from rclpy.duration import Duration
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, MultiArrayDimension
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
@@ -125,21 +123,6 @@ class Telemetry:
         self._output = create(JointState, '~/output')
         self._gain = create(JointState, '~/gains')
         self._shield = create(JointState, '~/shield')
-        self._publishers = [
-            self._reference,
-            self._feedback,
-            self._error,
-            self._output,
-            self._gain,
-            self._shield,
-        ]
-
-    def settle(self, timeout_s: float) -> None:
-        """Wait until all who listen have everything, so that a bag holds the last tick, too."""
-        until_ns = time.monotonic_ns() + round(timeout_s * NANOSECONDS_PER_SECOND)
-        for publisher in self._publishers:
-            left_ns = max(until_ns - time.monotonic_ns(), 0)
-            publisher.wait_for_all_acked(Duration(nanoseconds=left_ns))
 
     def publish(self, stamp_ns: int, state_stamp_ns: int, tick: Tick, late_ns: int) -> None:
         """Publish a tick whose command had the given stamp."""
