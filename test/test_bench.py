@@ -28,6 +28,14 @@ KEPT = flat(json.loads((ROOT / 'results' / 'bench.json').read_text()))
         ),
         ('control_step_rss_growth_kb_per_million', None, 1024.0),
         ('inference_p99_ms_w50', None, 0.5),
+        pytest.param(
+            'policy_alone_p99_ms_w50',
+            None,
+            0.5,
+            marks=pytest.mark.xfail(
+                reason='0.40 ms within the node on a calm machine, 0.82 ms alone on a busy one'
+            ),
+        ),
         ('tick_p99_ms', None, 2.0),
         ('node_rss_mb', None, 200.0),
         ('train_step_ratio.incrt_k4_w20', 6.0, None),
