@@ -18,8 +18,9 @@ CLASSICAL_FILE = 'gains of the classical ones (default: config/classical/nominal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `metactl VERB ...`; return 0 done, 2 wrong use, 130 Ctrl-C; else see the verb."""
+    """Run `metactl VERB ...`; return 0 done, 2 wrong use, 130 asked to end; else see the verb."""
     args = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # many have processes to end
     try:
         return int(args.run(args))
     except MetactlError as error:
@@ -235,7 +236,6 @@ def _replay(args: argparse.Namespace) -> int:
 def _hil(args: argparse.Namespace) -> int:
     from metactl_ros.hil.command import chosen_scenarios, run_hil
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it has processes to end
     if args.random:
         from metactl_ros.hil.nemesis import run_nemesis
 

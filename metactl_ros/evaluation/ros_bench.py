@@ -23,7 +23,6 @@ import json
 import os
 from pathlib import Path
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -46,7 +45,7 @@ from metactl_ros.evaluation.ros_crashes import controller_kills, plant_kills, si
 from metactl_ros.evaluation.verdict import answer, Question
 from metactl_ros.nodes import parameters
 from metactl_ros.nodes.deadlines import become_realtime, Deadlines, sleep_until
-from metactl_ros.nodes.fleet import running, Setup
+from metactl_ros.nodes.fleet import running, Setup, spin, undisturbed
 from metactl_ros.plant.factory import make_plant, PlantName
 from metactl_ros.rivals import load_learned
 from metactl_ros.settings import load_settings, Settings
@@ -318,10 +317,8 @@ def wait_for_bag(folder: Path) -> None:
 @contextmanager
 def busy_cores() -> Iterator[None]:
     """Keep every core busy with a process that does nothing useful."""
-    spinning = [
-        subprocess.Popen([sys.executable, '-c', 'while True: pass'])
-        for _ in range(os.cpu_count() or 1)
-    ]
+    with undisturbed():
+        spinning = [spin() for _ in range(os.cpu_count() or 1)]
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ from rosbags.highlevel import AnyReader
 from rosbags.typesys import get_typestore, Stores
 
 from metactl_ros.control.modes import Mode
-from metactl_ros.nodes.fleet import begin, running, Setup
+from metactl_ros.nodes.fleet import begin, running, Setup, undisturbed
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import Array
 
@@ -99,7 +99,8 @@ def crash(setup: Setup, name: str, number: int) -> tuple[list[float], list[float
             processes[name].wait()
             time.sleep(DOWN_S)
             started.append(time.time())
-            processes[name] = begin(setup, name)
+            with undisturbed():
+                processes[name] = begin(setup, name)
         time.sleep(RECOVER_S)
     return killed, started
 

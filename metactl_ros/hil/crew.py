@@ -8,18 +8,15 @@ import os
 from pathlib import Path
 import signal
 import subprocess
-import sys
 from typing import TypeAlias
 
 from metactl_ros.hil.scripted_fault import ScriptedFault
-from metactl_ros.nodes.fleet import end, Setup
+from metactl_ros.nodes.fleet import end, LAST_WORDS, Setup, spin, undisturbed
 
 Commands: TypeAlias = Callable[[Setup], dict[str, list[str]]]
 """From a set-up to the command line of each process, by module: `fleet.commands`."""
 
 VICTIMS = {'controller': 'controller_node', 'plant': 'plant_node'}
-LAST_WORDS = ('controller_node', 'plant_node', 'recorder')
-"""The order of ending."""
 
 
 class Crew:
@@ -36,7 +33,7 @@ class Crew:
     def start(self, name: str, at_s: float = 0.0) -> None:
         """Start a process; a robot that comes back goes on in the faults' timeline at a time."""
         command = self._commands_of(replace(self._setup, faults_start_s=at_s))[name]
-        with (self._folder / f'{name}.log').open('ab') as log:
+        with (self._folder / f'{name}.log').open('ab') as log, undisturbed():
             self._processes[name] = subprocess.Popen(
                 command,
                 env=self._environment,
@@ -59,9 +56,8 @@ class Crew:
         """Do what a fault of the processes says."""
         if fault.kind == 'cpu_load':
             number = round(fault.load) * (os.cpu_count() or 1)
-            self._spinning[fault] = [
-                subprocess.Popen([sys.executable, '-c', 'while True: pass']) for _ in range(number)
-            ]
+            with undisturbed():
+                self._spinning[fault] = [spin() for _ in range(number)]
             return
         deed, victim = fault.kind.split('_')
         process = self._processes.get(VICTIMS[victim])
@@ -90,11 +86,12 @@ class Crew:
 
     def end(self) -> dict[str, int]:
         """End everything and return the exit codes of those that were alive."""
-        for fault in list(self._spinning):
-            self.finish(fault, 0.0)
         codes = {}
-        for name in LAST_WORDS:
-            if (process := self._processes.pop(name, None)) is not None:
-                process.send_signal(signal.SIGCONT)
-                codes[name] = end(process)
+        with undisturbed():
+            for fault in list(self._spinning):
+                self.finish(fault, 0.0)
+            for name in LAST_WORDS:
+                if (process := self._processes.pop(name, None)) is not None:
+                    process.send_signal(signal.SIGCONT)
+                    codes[name] = end(process)
         return codes

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import FrameType
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.nodes.middleware import loopback_environment
@@ -24,6 +25,8 @@ from metactl_ros.task import draw_evaluation, Episode
 
 END_WITHIN_S = 3.0
 """How long a process may take to end after SIGTERM."""
+LAST_WORDS = ('controller_node', 'plant_node', 'recorder')
+"""The order of ending."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +136,28 @@ def begin(
 
 
 @contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the block is left, and then do what they do.
+
+    A process is started and written down in here: interrupted in between, nobody would end it.
+    Python's handlers are exchanged rather than the signals blocked, which children would inherit.
+    """
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    usual = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+        for first in came[:1]:
+            signal.raise_signal(first)
+
+
+@contextmanager
 def running(
     setup: Setup, environment: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
@@ -140,12 +165,19 @@ def running(
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name in parameters_of(setup):
-            processes[name] = begin(setup, name, environment)
+            with undisturbed():
+                processes[name] = begin(setup, name, environment)
         yield processes
     finally:
-        for name in ('controller_node', 'plant_node', 'recorder'):
-            if name in processes:
-                end(processes[name])
+        with undisturbed():
+            for name in LAST_WORDS:
+                if name in processes:
+                    end(processes[name])
+
+
+def spin() -> 'subprocess.Popen[bytes]':
+    """Start a process that keeps a core busy and does nothing useful."""
+    return subprocess.Popen([sys.executable, '-c', 'while True: pass'])
 
 
 def end(process: 'subprocess.Popen[bytes]') -> int:

@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Processes are ended by whoever started them, whenever the signal to end comes."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from metactl_ros.hil import crew as crews
+from metactl_ros.hil.crew import Crew
+from metactl_ros.hil.scripted_fault import ScriptedFault
+from metactl_ros.nodes import fleet
+from metactl_ros.nodes.fleet import running, Setup, undisturbed
+
+IDLE = [sys.executable, '-c', 'import time; time.sleep(600.0)']
+
+
+@pytest.fixture
+def family():
+    """Return a function to the living children of this process; none is left behind."""
+
+    def living():
+        return [c for c in psutil.Process().children() if c.status() != psutil.STATUS_ZOMBIE]
+
+    before = living()
+    yield lambda: [child for child in living() if child not in before]
+    for child in living():
+        if child not in before:
+            child.kill()
+
+
+def interrupted(start, number=signal.SIGINT):
+    """Return `start` with a signal that comes before anybody has written the process down."""
+
+    def and_interrupt(*args, **kwargs):
+        process = start(*args, **kwargs)
+        signal.raise_signal(number)
+        return process
+
+    return and_interrupt
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_the_block_is_left_and_comes_once(number):
+    came = []
+    usual = signal.signal(number, lambda *_: came.append(number))
+    try:
+        with undisturbed():
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+            assert not came
+        assert came == [number]
+        os.kill(os.getpid(), number)
+        assert came == [number, number]
+    finally:
+        signal.signal(number, usual)
+
+
+def test_a_block_that_fails_gives_the_signals_back():
+    usual = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), undisturbed():
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is usual
+
+
+def test_an_interrupt_between_two_processes_leaves_neither(monkeypatch, family):
+    monkeypatch.setattr(fleet, 'commands', lambda setup: {'plant_node': IDLE})
+    monkeypatch.setattr(fleet, 'parameters_of', lambda setup: {'plant_node': {}})
+    monkeypatch.setattr(subprocess, 'Popen', interrupted(subprocess.Popen))
+    with pytest.raises(KeyboardInterrupt), running(Setup()):
+        pass
+    assert not family()
+
+
+def test_an_interrupt_between_two_loads_of_the_cores_leaves_neither(tmp_path, monkeypatch, family):
+    monkeypatch.setattr(crews, 'spin', interrupted(crews.spin))
+    crew = Crew(Setup(), tmp_path, lambda setup: {}, {})
+    with pytest.raises(KeyboardInterrupt):
+        crew.begin(ScriptedFault(kind='cpu_load', at_s=0.0, amount=2.0))
+    assert len(family()) == 2 * os.cpu_count()
+    crew.end()
+    assert not family()
+
+
+def test_an_interrupt_as_a_scenario_starts_its_processes_leaves_none(
+    tmp_path, monkeypatch, family
+):
+    monkeypatch.setattr(subprocess, 'Popen', interrupted(subprocess.Popen))
+    crew = Crew(Setup(), tmp_path, lambda setup: {'recorder': IDLE}, {})
+    with pytest.raises(KeyboardInterrupt):
+        crew.start('recorder')
+    assert len(family()) == 1
+    assert crew.end() == {'recorder': -signal.SIGTERM}
+    assert not family()
+
+
+def test_a_second_interrupt_does_not_stop_the_ending(tmp_path, monkeypatch, family):
+    crew = Crew(Setup(), tmp_path, lambda setup: dict.fromkeys(crews.LAST_WORDS, IDLE), {})
+    crew.start_all()
+    monkeypatch.setattr(crews, 'end', interrupted(crews.end))
+    with pytest.raises(KeyboardInterrupt):
+        crew.end()
+    assert not family()
