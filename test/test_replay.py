@@ -22,6 +22,7 @@ from recordings import (
     num_ticks,
     record_lockstep,
     stamp_ns,
+    with_every_command,
     write_own,
     write_raw_mcap,
     write_sqlite,
@@ -171,12 +172,9 @@ def test_a_command_other_than_the_computed_one_is_caught(tmp_path, messages):
     def alter(message):
         message.effort[1] += 1e-12
 
-    numbers = [k for k, message in enumerate(m for m in messages if m.topic == '/joint_commands')]
-    bag = write_own(
-        tmp_path / 'bag', changed(messages, '/joint_commands', numbers[len(numbers) // 2], alter)
-    )
-    first = answer(Question(bag=bag)).again.first_difference
-    assert first.quantity == 'command'
+    rows = changed(with_every_command(messages), '/joint_commands', 100, alter)
+    first = answer(Question(bag=write_own(tmp_path / 'bag', rows))).again.first_difference
+    assert (first.tick, first.quantity) == (100, 'command')
     assert first.joint_or_gain == 'joint2'
     assert first.recorded != first.recomputed
 

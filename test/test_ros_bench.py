@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+from metactl_ros.evaluation import ros_bench
 from metactl_ros.evaluation.ros_bench import run_bench
 from metactl_ros.settings import shipped_policy
 
@@ -18,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.ros
-def test_a_short_bench_has_every_figure_and_no_unsafe_effort(tmp_path):
+def test_a_short_bench_has_every_figure_and_no_unsafe_effort(tmp_path, monkeypatch):
+    monkeypatch.setattr(ros_bench, 'ATTEMPTS', 1)
     out = tmp_path / 'timing.json'
     headlines = tmp_path / 'bench.json'
     headlines.write_text('{"other": 1}')

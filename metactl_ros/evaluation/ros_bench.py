@@ -164,7 +164,8 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
     reported = last_diagnostics(Path(setup.record))
     is_driving = log.shield['state_is_fresh'] == 1.0
     last = np.flatnonzero(is_driving)[-1]
-    rows = slice(round(START_S * 100), last)
+    first = np.searchsorted(log.time_s, log.time_s[last] - duration_s)  # however long it began
+    rows = slice(first, last + 1)
     late, took = log.shield['late_ms'][rows], log.shield['inference_ms'][rows]
     times = log.time_s[rows]
     modes = log.shield['mode'][rows]
