@@ -4,6 +4,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -14,6 +15,8 @@ import pytest
 from metactl_ros.bag.tick_log import read_ticks
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+from ros_peer import wait_until
+
 pytestmark = pytest.mark.ros
 
 DOMAIN = os.getpid() % 50 * 2 + 1
@@ -33,19 +36,22 @@ def addresses_of(process):
     return found, names
 
 
-@pytest.fixture(scope='module')
-def demo(tmp_path_factory):
-    """Run the demo; give its folder, what it printed, its addresses and its processes."""
-    out = tmp_path_factory.mktemp('demo')
-    arguments = ['demo', '--duration', str(DURATION_S), '--out', str(out)]
-    addresses, names = set(), set()
-    with subprocess.Popen(
-        [sys.executable, '-c', CODE, *arguments],
+def start_demo(out):
+    return subprocess.Popen(
+        [sys.executable, '-c', CODE, 'demo', '--duration', str(DURATION_S), '--out', str(out)],
         env=os.environ | {'ROS_DOMAIN_ID': str(DOMAIN)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    ) as process:
+    )
+
+
+@pytest.fixture(scope='module')
+def demo(tmp_path_factory):
+    """Run the demo; give its folder, what it printed, its addresses and its processes."""
+    out = tmp_path_factory.mktemp('demo')
+    addresses, names = set(), set()
+    with start_demo(out) as process:
         while True:
             try:
                 said, _ = process.communicate(timeout=0.5)
@@ -83,3 +89,15 @@ def test_only_the_loopback_address_is_listened_on(demo):
     for module in ('plant_node', 'controller_node', 'recorder'):
         assert any(f'metactl_ros.nodes.{module}' in name for name in names)
     assert addresses == {'127.0.0.1'}
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_end_it_ends_every_process(tmp_path, number):
+    with start_demo(tmp_path / 'out') as process:
+        family = psutil.Process(process.pid)
+        wait_until(lambda: len(family.children()) == 3, 60.0)
+        children = family.children()
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert not [child for child in children if child.is_running()]

@@ -14,7 +14,8 @@ from metactl_ros.hil import crew as crews
 from metactl_ros.hil.crew import Crew
 from metactl_ros.hil.scripted_fault import ScriptedFault
 from metactl_ros.nodes import fleet
-from metactl_ros.nodes.fleet import running, Setup, undisturbed
+from metactl_ros.nodes.fleet import running, Setup
+from metactl_ros.nodes.undisturbed import undisturbed
 
 IDLE = [sys.executable, '-c', 'import time; time.sleep(600.0)']
 

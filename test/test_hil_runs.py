@@ -27,6 +27,8 @@ from metactl_ros.nodes.fleet import Setup
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from ros_peer import ROOT, wait_until
 
+from metactl_ros.nodes.onlooker import Onlooker
+
 pytestmark = pytest.mark.ros
 
 DOMAIN = str(os.getpid() % 50 * 2 + 1)
@@ -159,6 +161,21 @@ def test_the_command_leaves_verdicts_a_picture_and_a_bag(tmp_path):
     assert len(suite) == len(result['verdicts']) >= 5
     assert (out / 'one' / 'timeline.png').is_file()
     assert (out / 'one' / 'bag' / 'metadata.yaml').is_file()
+
+
+def test_ctrl_c_while_an_onlooker_looks_waits_until_it_has_looked(patient):
+    seen = []
+
+    def interrupt():
+        signal.raise_signal(signal.SIGINT)  # in the midst of rclpy
+        seen.append('all')
+
+    onlooker = Onlooker()
+    onlooker._node.create_timer(0.01, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        wait_until(lambda: onlooker.look(0.1) or seen)
+    onlooker.close()
+    assert seen == ['all']
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])

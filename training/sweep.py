@@ -47,7 +47,13 @@ from training.study import expand, Study
 
 ROOT = Path(__file__).resolve().parents[1]
 # One thread: small matrices only lose by more. Wide: the reason of a failure stays on one line.
-ENVIRONMENT = {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1', 'COLUMNS': '400'}
+# Unbuffered: and that line stays the last one.
+ENVIRONMENT = {
+    'OMP_NUM_THREADS': '1',
+    'OPENBLAS_NUM_THREADS': '1',
+    'COLUMNS': '400',
+    'PYTHONUNBUFFERED': '1',
+}
 # What training.train says of its policy every few thousand steps.
 JUDGEMENT = re.compile(r'^ *(\d+) steps .* delta +([+-]\d+\.\d) %', re.MULTILINE)
 

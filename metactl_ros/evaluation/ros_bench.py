@@ -45,7 +45,8 @@ from metactl_ros.evaluation.ros_crashes import controller_kills, plant_kills, si
 from metactl_ros.evaluation.verdict import answer, Question
 from metactl_ros.nodes import parameters
 from metactl_ros.nodes.deadlines import become_realtime, Deadlines, sleep_until
-from metactl_ros.nodes.fleet import running, Setup, spin, undisturbed
+from metactl_ros.nodes.fleet import running, Setup, spin
+from metactl_ros.nodes.undisturbed import undisturbed
 from metactl_ros.plant.factory import make_plant, PlantName
 from metactl_ros.rivals import load_learned
 from metactl_ros.settings import load_settings, Settings

@@ -18,7 +18,8 @@ from rosbags.highlevel import AnyReader
 from rosbags.typesys import get_typestore, Stores
 
 from metactl_ros.control.modes import Mode
-from metactl_ros.nodes.fleet import begin, running, Setup, undisturbed
+from metactl_ros.nodes.fleet import begin, running, Setup
+from metactl_ros.nodes.undisturbed import undisturbed
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import Array
 

@@ -11,7 +11,8 @@ import subprocess
 from typing import TypeAlias
 
 from metactl_ros.hil.scripted_fault import ScriptedFault
-from metactl_ros.nodes.fleet import end, LAST_WORDS, Setup, spin, undisturbed
+from metactl_ros.nodes.fleet import end, LAST_WORDS, Setup, spin
+from metactl_ros.nodes.undisturbed import undisturbed
 
 Commands: TypeAlias = Callable[[Setup], dict[str, list[str]]]
 """From a set-up to the command line of each process, by module: `fleet.commands`."""

@@ -15,10 +15,10 @@ import signal
 import subprocess
 import sys
 import time
-from types import FrameType
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.nodes.undisturbed import undisturbed
 from metactl_ros.reference import Sinusoid
 from metactl_ros.settings import faults_file, load_settings
 from metactl_ros.task import draw_evaluation, Episode
@@ -133,28 +133,6 @@ def begin(
     """Start one process of a set-up; loopback only, unless an environment is given."""
     env = {**os.environ, **(loopback_environment(None) if environment is None else environment)}
     return subprocess.Popen(commands(setup)[name], env=env, start_new_session=True)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the block is left, and then do what they do.
-
-    A process is started and written down in here: interrupted in between, nobody would end it.
-    Python's handlers are exchanged rather than the signals blocked, which children would inherit.
-    """
-    came: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-
-    usual = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-        for first in came[:1]:
-            signal.raise_signal(first)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from std_srvs.srv import Trigger
 from metactl_ros.control.modes import Mode
 from metactl_ros.nodes.quality_of_service import SENSOR
 from metactl_ros.nodes.shield_names import SHIELD_NAMES
+from metactl_ros.nodes.undisturbed import undisturbed
 
 NOW = SHIELD_NAMES.index('now_s')
 
@@ -37,7 +38,8 @@ class Onlooker:
 
     def look(self, timeout_s: float) -> None:
         """Take what comes within a while."""
-        self._executor.spin_once(timeout_sec=timeout_s)
+        with undisturbed():
+            self._executor.spin_once(timeout_sec=timeout_s)
 
     def reset_fault(self) -> None:
         """Ask the controller to leave FAULT; whether it does is seen in its mode."""

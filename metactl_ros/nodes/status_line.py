@@ -10,10 +10,12 @@ from typing import Any
 
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import JointState
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.nodes.quality_of_service import SENSOR
+from metactl_ros.nodes.undisturbed import undisturbed
 
 EVERY_S = 0.5
 
@@ -75,14 +77,15 @@ class StatusLine:
 
 def watch(label: str, is_over: Callable[[StatusLine], bool]) -> StatusLine:
     """Show the line until it is over; return it."""
-    rclpy.init()
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = rclpy.create_node('status_line')
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         line = StatusLine(label, node)
         while not is_over(line):
-            executor.spin_once(timeout_sec=0.1)
+            with undisturbed():
+                executor.spin_once(timeout_sec=0.1)
             line.show()
         executor.shutdown()
         node.destroy_node()
