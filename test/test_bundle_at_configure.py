@@ -7,30 +7,57 @@ Each of these is one node process; `test_bundle_refusals.py` tries thousands of 
 
 import os
 import shutil
+import time
 import zipfile
 
 import pytest
 import yaml
 
+from metactl_ros.nodes.joint_messages import set_stamp
 from metactl_ros.settings import share_directory, shipped_policy
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from ros_peer import Peer, running
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
 
 pytestmark = pytest.mark.ros
 
 DOMAIN = os.getpid() % 50 * 2 + 1
 
 
+HOOK = """
+import sys
+file = open({path!r}, 'a', buffering=1)
+def note(event, _, heard=('pickle.find_class', 'os.system', 'os.exec', 'os.posix_spawn',
+                          'subprocess.Popen', 'sys.addaudithook')):
+    if event in heard:
+        file.write(event + ' ')
+sys.addaudithook(note)
+sys.addaudithook(lambda *_: None)
+"""
+
+
 class Listener(Peer):
-    """Hears whether a node commands the arm or tells of a tick."""
+    """An arm at rest that hears whether a node commands it or tells of a tick."""
 
     def __init__(self):
         super().__init__(DOMAIN)
         self.heard = []
-        for topic in ('joint_commands', 'controller/shield'):
-            self.node.create_subscription(JointState, topic, self.heard.append, 10)
+        for kind, topic in (
+            (JointState, 'joint_commands'),
+            (Float64MultiArray, 'forward_effort_controller/commands'),
+            (JointState, 'controller/shield'),
+        ):
+            self.node.create_subscription(kind, topic, self.heard.append, 10)
+        self._states = self.node.create_publisher(JointState, 'joint_states', 5)
+        self.node.create_timer(0.01, self._speak)
+
+    def _speak(self):
+        names = ['joint1', 'joint2', 'shoulder', 'elbow']  # of any robot of these tests
+        message = JointState(name=names, position=[0.0] * 4, velocity=[0.0] * 4)
+        set_stamp(message.header.stamp, time.time_ns())
+        self._states.publish(message)
 
 
 @pytest.fixture(scope='module')
@@ -67,11 +94,14 @@ def to_empty_directory(bundle):
 
 
 def to_sb3_zip(bundle):
-    """Put in its place what Stable-Baselines3 saves; its `data` would be unpickled."""
+    """Put in its place what Stable-Baselines3 saves, which its own loader unpickles."""
+    sb3 = pytest.importorskip('stable_baselines3', reason="needs 'metactl_ros[train]'")
     shutil.rmtree(bundle)
-    with zipfile.ZipFile(bundle, 'w') as archive:
-        archive.writestr('data', b'\x80\x04\x95')
-        archive.writestr('policy.pth', b'')
+    sb3.SAC('MlpPolicy', 'Pendulum-v1', buffer_size=1, device='cpu').save(
+        bundle.with_suffix('.zip')
+    )
+    bundle.with_suffix('.zip').rename(bundle)
+    assert zipfile.is_zipfile(bundle)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +116,9 @@ def to_sb3_zip(bundle):
         (lambda bundle: (bundle / 'extra.txt').write_text('x'), 'extra.txt'),
     ],
 )
-def test_a_spoilt_bundle_is_refused_with_its_reason(damage, reason, bundle, listener):
+def test_a_spoilt_bundle_is_refused_with_its_reason(damage, reason, bundle, listener, audited):
     damage(bundle)
-    assert_refused(listener, reason, f'policy:={bundle}')
+    assert_refused(listener, audited, reason, f'policy:={bundle}')
 
 
 def other_joints(arm, controller):
@@ -107,7 +137,9 @@ def other_rate(arm, controller):
     ('change', 'reason'),
     [(other_joints, 'joint_names'), (other_arm, 'link_masses_kg'), (other_rate, 'rate_hz')],
 )
-def test_a_bundle_for_another_robot_is_refused_with_its_reason(change, reason, tmp_path, listener):
+def test_a_bundle_for_another_robot_is_refused_with_its_reason(
+    change, reason, tmp_path, listener, audited
+):
     files = {}
     texts = {name: share_directory() / 'config' / f'{name}.yaml' for name in ('arm', 'controller')}
     values = {name: yaml.safe_load(path.read_text()) for name, path in texts.items()}
@@ -116,12 +148,24 @@ def test_a_bundle_for_another_robot_is_refused_with_its_reason(change, reason, t
         files[name] = tmp_path / f'{name}.yaml'
         files[name].write_text(yaml.safe_dump(value))
     parameters = [f'{name}_file:={path}' for name, path in files.items()]
-    assert_refused(listener, reason, *parameters)
+    assert_refused(listener, audited, reason, *parameters)
 
 
-def assert_refused(listener, reason, *parameters):
+@pytest.fixture
+def audited(tmp_path, monkeypatch):
+    """Make every Python started from here note what it executes; return where."""
+    notes, folder = tmp_path / 'audit.txt', tmp_path / 'site'
+    folder.mkdir()
+    (folder / 'sitecustomize.py').write_text(HOOK.format(path=str(notes)))
+    monkeypatch.setenv('PYTHONPATH', str(folder))
+    return notes
+
+
+def assert_refused(listener, audited, reason, *parameters):
+    """Assert that a node says why and ends, having executed nothing and published nothing."""
     listener.heard.clear()
     with running('controller_node', DOMAIN, *parameters) as process:
         assert process.wait(15.0) == 2
         assert reason in process.communicate()[1]
     assert not listener.heard
+    assert set(audited.read_text().split()) == {'sys.addaudithook'}  # which shows that it hears

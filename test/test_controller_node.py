@@ -5,6 +5,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import threading
 import time
@@ -14,13 +15,15 @@ import psutil
 import pytest
 
 from metactl_ros.control.modes import Mode
-from metactl_ros.nodes.joint_messages import set_stamp
+from metactl_ros.nodes.joint_messages import nanoseconds, set_stamp
 from metactl_ros.rivals import CLASSICAL
 from metactl_ros.settings import shipped_policy
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from diagnostic_msgs.msg import DiagnosticArray
 from lifecycle_msgs.srv import ChangeState, GetState
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from ros_peer import Peer, running, wait_until
 from sensor_msgs.msg import JointState
@@ -160,8 +163,9 @@ def test_a_silent_robot_makes_it_blind_and_a_speaking_one_drives_again(
     assert_sound(robot, settings)
 
 
-def test_sigterm_ends_it_with_a_fading_torque_and_zero(controller, robot, settings):
-    controller.send_signal(signal.SIGTERM)
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_a_fading_torque_and_zero(controller, robot, settings, number):
+    controller.send_signal(number)
     begin = time.monotonic()
     assert controller.wait(5.0) == 0
     assert time.monotonic() - begin < 1.5  # 0.5 s is promised on a machine that has time
@@ -255,15 +259,44 @@ def test_the_payload_estimate_reaches_the_policy(controller, robot):
     assert all(math.isfinite(row['payload_estimate_kg']) for row in robot.shield)
 
 
-def test_diagnostics_tell_mode_timing_and_inputs(controller, robot):
-    wait_until(lambda: robot.reports)
-    checks = {status.name: status for status in robot.reports[-1].status}
+def test_diagnostics_tell_mode_timing_and_inputs_once_a_second(controller, robot):
+    robot.speaks = False
+    robot.until(Mode.BLIND)
+    robot.speaks = True
+    count = len(robot.reports)
+    wait_until(lambda: len(robot.reports) >= count + 3)
+    checks = {
+        status.name: {entry.key: entry.value for entry in status.values}
+        for status in robot.reports[-1].status
+    }
     mode, timing, inputs = (checks[f'controller: {n}'] for n in ('mode', 'timing', 'joint states'))
-    facts = {entry.key: entry.value for entry in mode.values}
-    assert facts['bundle'] == BUNDLE.name
-    assert len(facts['bundle sha256']) == 64
-    assert 'lateness p99 ms' in {entry.key for entry in timing.values}
-    assert 'accepted' in {entry.key for entry in inputs.values}
+    assert mode['bundle'] == BUNDLE.name
+    assert len(mode['bundle sha256']) == 64
+    assert mode['mode'] in Mode.__members__
+    assert 0.0 <= float(mode['shield activation']) <= 1.0
+    assert 9.0 < float(timing['mean period ms']) < 20.0
+    assert int(timing['stale ticks']) > 0
+    histogram = [int(timing[name]) for name in timing if name.startswith('lateness <=')]
+    assert sum(histogram) + int(timing['lateness > 10.0 ms']) == int(timing['ticks'])
+    for name in ('lateness p99 ms', 'inference p99 ms', 'tick p99 ms'):
+        assert float(timing[name]) > 0.0
+    assert int(inputs['accepted']) > 0
+    assert {'dropped', 'old stamps', 'unusable messages'} <= inputs.keys()
+    stamps_s = [1e-9 * nanoseconds(report.header.stamp) for report in robot.reports[-3:]]
+    assert np.median(np.diff(stamps_s)) == pytest.approx(1.0, abs=0.5)
+
+
+def test_only_the_payload_may_be_set_while_it_runs(controller, robot):
+    def is_set(name, value):
+        wanted = [Parameter(name, value=value).to_parameter_msg()]
+        request = SetParameters.Request(parameters=wanted)
+        answer = robot.call(SetParameters, 'controller/set_parameters', request)
+        return answer.results[0].successful
+
+    assert is_set('payload_kg', 1.25)
+    wait_until(lambda: robot.shield[-1]['payload_estimate_kg'] == 1.25)
+    for name, value in (('payload_kg', -1.0), ('policy', 'x'), ('state_timeout_s', 9.0)):
+        assert not is_set(name, value)
 
 
 def test_it_tells_its_bundle_and_parameters_to_whoever_comes_later(controller, robot):
@@ -294,16 +327,24 @@ def test_in_shadow_it_publishes_everything_but_commands(robot):
         assert not robot.node.count_publishers('joint_commands')
 
 
-def test_without_autostart_it_waits_for_its_lifecycle(robot):
-    def go(label):
+class Lifecycle:
+    """Asks a node for transitions."""
+
+    def __init__(self, robot):
+        self._robot = robot
+
+    def go(self, label):
         request = ChangeState.Request()
         request.transition.label = label
-        return robot.call(ChangeState, 'controller/change_state', request).success
+        return self._robot.call(ChangeState, 'controller/change_state', request).success
 
-    def state():
-        answer = robot.call(GetState, 'controller/get_state', GetState.Request())
+    def state(self):
+        answer = self._robot.call(GetState, 'controller/get_state', GetState.Request())
         return answer.current_state.label
 
+
+def test_without_autostart_it_waits_for_its_lifecycle(robot):
+    go, state = Lifecycle(robot).go, Lifecycle(robot).state
     with running('controller_node', DOMAIN, PATIENT, STILL, 'autostart:=false'):
         robot.speaks = True
         assert state() == 'unconfigured'
@@ -318,6 +359,30 @@ def test_without_autostart_it_waits_for_its_lifecycle(robot):
         assert go('activate')
         robot.until(Mode.WARMUP)
         wait_until(lambda: len(robot.commands) > count)
+        assert go('deactivate')
+        assert go('cleanup')
+        assert state() == 'unconfigured'
+        wait_until(lambda: not robot.node.count_publishers('joint_commands'))
+        assert go('configure')
+        assert go('activate')
+        robot.until(Mode.NOMINAL)
+        assert robot.node.count_publishers('joint_commands') == 1
+        assert robot.node.count_subscribers('joint_states') == 1
+        assert go('shutdown')
+        wait_until(lambda: not np.any(robot.commands[-1][2]))
+        assert state() == 'finalized'
+
+
+def test_a_refused_configure_may_be_asked_for_again(robot, tmp_path):
+    lifecycle, bundle = Lifecycle(robot), tmp_path / 'late.metactl'
+    parameters = ('autostart:=false', f'policy:={bundle}')
+    with running('controller_node', DOMAIN, PATIENT, STILL, *parameters) as process:
+        assert not lifecycle.go('configure')
+        assert lifecycle.state() == 'unconfigured'
+        shutil.copytree(BUNDLE, bundle)
+        assert lifecycle.go('configure')
+        assert lifecycle.state() == 'inactive'
+        assert process.poll() is None
 
 
 def test_a_trajectory_is_waited_for_and_then_followed(robot):
@@ -326,10 +391,20 @@ def test_a_trajectory_is_waited_for_and_then_followed(robot):
         robot.until(Mode.STOP)
         goals = robot.node.create_publisher(JointTrajectory, 'controller/joint_trajectory', 1)
         wait_until(goals.get_subscription_count)
-        point = JointTrajectoryPoint(positions=[0.0, 0.0])
+        wanted = []
+        robot.listen(
+            JointTrajectory,
+            'controller/reference',
+            lambda message: wanted.append(message.points[-1].positions),
+        )
+        point = JointTrajectoryPoint(positions=[0.02, -0.01])
         point.time_from_start.nanosec = 500_000_000
         goals.publish(JointTrajectory(joint_names=['joint2', 'joint1'], points=[point]))
         robot.until(Mode.NOMINAL)
+        wait_until(
+            lambda: wanted and np.allclose(wanted[-1], [-0.01, 0.02], atol=1e-12),
+            says=lambda: f'{wanted[-1:]}',
+        )
 
 
 def test_wrong_parameters_are_refused_with_their_names(robot):

@@ -69,6 +69,8 @@ def test_it_compares_both_controllers_on_one_episode(demo):
     summary = json.loads((out / 'summary.json').read_text())
     assert 0.0 < summary['rmse_policy'] < summary['rmse_baseline'] < 1.0
     assert summary['delta_percent'] < 0.0
+    assert 50.0 < summary['rate_hz'] < 101.0
+    assert 0 <= summary['late_ticks'] < 100 * DURATION_S
     assert sum(summary['modes'].values()) == 100 * DURATION_S
     assert set(summary['lateness_ms']) == {'p50', 'p99', 'max'}
     assert 0.0 <= summary['shield_activation'] <= 1.0

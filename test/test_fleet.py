@@ -3,6 +3,7 @@
 """Processes are ended by whoever started them, whenever the signal to end comes."""
 
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import psutil
 import pytest
 
+from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.hil import crew as crews
 from metactl_ros.hil.crew import Crew
 from metactl_ros.hil.scripted_fault import ScriptedFault
@@ -17,6 +19,7 @@ from metactl_ros.nodes import fleet
 from metactl_ros.nodes.fleet import running, Setup
 from metactl_ros.nodes.undisturbed import undisturbed
 
+ROOT = Path(__file__).resolve().parents[1]
 IDLE = [sys.executable, '-c', 'import time; time.sleep(600.0)']
 
 
@@ -106,3 +109,50 @@ def test_a_second_interrupt_does_not_stop_the_ending(tmp_path, monkeypatch, fami
     with pytest.raises(KeyboardInterrupt):
         crew.end()
     assert not family()
+
+
+def up(*arguments):
+    """Return `metactl up` as a process."""
+    code = 'import sys; from metactl_ros.cli import main; sys.exit(main(sys.argv[1:]))'
+    return subprocess.Popen(
+        [sys.executable, '-c', code, 'up', '--plant', 'rk4', '--log-level', 'error', *arguments],
+        cwd=ROOT,
+        env=os.environ | {'ROS_DOMAIN_ID': str(os.getpid() % 50 * 2 + 1)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.ros
+def test_up_lasts_as_long_as_it_is_told_and_leaves_a_bag(tmp_path):
+    pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+    with up('--duration', '6', '--controller', 'ct', '--record', str(tmp_path / 'bag')) as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert len(read_ticks(tmp_path / 'bag').stamp_ns) > 100
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_up_ends_its_processes_when_asked(number):
+    pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+    from ros_peer import wait_until
+
+    with up() as process:
+        parent = psutil.Process(process.pid)
+        wait_until(lambda: len(parent.children()) == 2)
+        children = parent.children()
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert not [child for child in children if child.is_running()]
+
+
+@pytest.mark.ros
+def test_up_ends_with_the_code_of_the_process_that_ended_by_itself(tmp_path):
+    pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+    with up('--policy', str(tmp_path / 'none.metactl')) as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, said
+    assert 'none.metactl' in said

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes in from ROS: joint messages, and the values of parameters."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from hypothesis import given
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from metactl_ros.control.modes import Mode
 from metactl_ros.errors import ConfigError
 from metactl_ros.nodes import parameters
+from metactl_ros.nodes.driver import Driver, Requests
 from metactl_ros.nodes.joint_messages import (
     find_joints,
     MessageError,
@@ -19,7 +22,14 @@ from metactl_ros.nodes.joint_messages import (
     read_joint_state,
     set_stamp,
 )
+from metactl_ros.nodes.reference_source import MotionSource
+from metactl_ros.nodes.state_gate import CLOCK_TOLERANCE_NS, StateGate
+from metactl_ros.reference import Hold
+from metactl_ros.settings import load_settings
+from metactl_ros.signals import ArmState
 
+SETTINGS = load_settings()
+PERIOD_NS = 10_000_000
 JOINTS = ('shoulder', 'elbow')
 FIELDS = ('position', 'velocity', 'effort')
 BAD_NUMBERS = (np.nan, np.inf, -np.inf, 1e308, -1e308, 1.1e6)
@@ -164,7 +174,7 @@ def test_a_stamp_survives_being_written_and_read(stamp_ns):
 def fuzzed_message(rng):
     """Return a message that is mostly right, with any number of things wrong."""
     pool = [*JOINTS, 'grip', '', 'ellbow', 'elbow\0', '肘']
-    names = list(JOINTS) if rng.random() < 0.7 else list(rng.choice(pool, rng.integers(0, 6)))
+    names = list(JOINTS) if rng.random() < 0.7 else rng.choice(pool, rng.integers(0, 6)).tolist()
     rng.shuffle(names)
 
     def numbers_for():
@@ -178,21 +188,51 @@ def fuzzed_message(rng):
     return message(names, numbers_for(), numbers_for(), numbers_for(), stamp)
 
 
-def test_50000_fuzzed_messages_are_refused_or_give_finite_numbers():
-    rng = np.random.default_rng(50000)
-    num_good = {read_joint_state: 0, read_effort: 0}
+def test_50000_fuzzed_commands_are_refused_or_give_finite_numbers():
+    rng, num_good = np.random.default_rng(50000), 0
     for _ in range(50_000):
-        found = fuzzed_message(rng)
-        for read in num_good:
-            try:
-                stamp_ns, *arrays = read(found, JOINTS)
-            except MessageError:
-                continue
-            num_good[read] += 1
-            arrays = [array for array in arrays if array is not None]
-            assert all(array.shape == (2,) and np.isfinite(array).all() for array in arrays)
-            assert read is read_effort or stamp_ns > 0
-    assert min(num_good.values()) > 2_000
+        try:
+            _, effort = read_effort(fuzzed_message(rng), JOINTS)
+        except MessageError:
+            continue
+        num_good += 1
+        assert effort.shape == (2,)
+        assert np.isfinite(effort).all()
+    assert num_good > 2_000
+
+
+def test_50000_fuzzed_states_are_refused_by_name_and_drive_within_every_limit():
+    """Through parser, gate and driver as in the node, ten messages for each tick."""
+    rng, limits = np.random.default_rng(7), SETTINGS.arm.limits
+    arm = replace(SETTINGS.arm, joint_names=JOINTS)
+    gate = StateGate(arm, PERIOD_NS, CLOCK_TOLERANCE_NS)
+    source = MotionSource(Hold(np.zeros(2)))
+    driver = Driver(arm, SETTINGS.controller, None, source, Requests(payload_kg=0.5), 10**9)
+    before = driver.begin(ArmState(0, np.zeros(2), np.zeros(2)), None)
+    most = np.array(limits.effort_nm)
+    step = np.array(limits.effort_rate_nmps) * PERIOD_NS / 1e9 + 1e-9
+    modes, complaints, states = set(), set(), []
+    for number in range(1, 50_001):
+        now_ns, found = number * PERIOD_NS // 10, fuzzed_message(rng)
+        if rng.random() < 0.8:
+            set_stamp(found.header.stamp, now_ns)
+        try:
+            states.append(gate.admit(read_joint_state(found, JOINTS), now_ns))
+        except MessageError as error:
+            complaints.add(str(error).partition("'")[0])
+        if number % 10:
+            continue
+        states = [state for state in states if state is not None]
+        driver.requests.reset_fault = True  # or it would soon rest for good
+        tick = driver.tick(states, now_ns, is_fresh=bool(states))
+        effort, modes, states = tick.step.effort_nm, modes | {tick.mode}, []
+        assert (np.abs(effort) <= most).all()  # NaN is not
+        assert (np.abs(effort - before) <= step).all()
+        before = effort
+    no_stamp = 'joint state: has no stamp; set header.stamp to the time of measuring.'
+    assert complaints == {'joint ', no_stamp}
+    assert modes >= {Mode.NOMINAL, Mode.WARMUP, Mode.STOP, Mode.BLIND, Mode.FAULT}
+    assert gate.counts['accepted'] > 2_000
 
 
 NEEDS_ROS = "needs ROS: pip install 'metactl_ros[ros]'"

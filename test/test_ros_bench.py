@@ -56,11 +56,15 @@ KEPT = json.loads((ROOT / 'results' / 'ros_timing.json').read_text())
         ('quiet unsafe_efforts', None, 0),
         ('loaded unsafe_efforts', None, 0),
         ('blind number', 100, None),
+        ('blind missed', None, 0),
         ('blind last_state_to_blind_ms max', None, 40.0),
         ('crashes controller last_command_to_brake_ms max', None, 40.0),
         ('crashes controller start_to_nominal_s max', None, 5.0),
         ('crashes plant start_to_nominal_s max', None, 5.0),
         ('crashes sigterm exit_s max', None, 0.5),
+        ('crashes plant kill_to_blind_ms max', None, 40.0),
+        ('crashes controller largest_effort_step_share', None, 1.0 + 1e-9),
+        ('crashes plant largest_effort_step_share', None, 1.0 + 1e-9),
         ('replay times_real_time', 20.0, None),
     ],
 )
@@ -70,3 +74,13 @@ def test_a_kept_figure_over_ros_meets_its_goal(path, least, most):
         value = value[name]
     assert least is None or value >= least
     assert most is None or value <= most
+
+
+def test_the_kept_tracking_over_ros_is_that_in_process_and_no_worse_after_a_minute():
+    found = KEPT['tracking']
+    for span in ('', '_5s'):
+        assert found[f'rmse_over_ros{span}'] == pytest.approx(
+            found[f'rmse_in_process{span}'], rel=0.05
+        )
+    assert KEPT['quiet']['duration_s'] > 59.0
+    assert found['rmse_over_ros'] <= found['rmse_over_ros_5s']

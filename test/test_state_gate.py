@@ -66,7 +66,8 @@ def robot(request):
 def test_the_first_stamp_is_zero_and_the_others_follow_it(robot):
     assert robot.says() == 0
     assert robot.runs(3) == [PERIOD_NS, 2 * PERIOD_NS, 3 * PERIOD_NS]
-    assert robot.gate.counts == {'accepted': 4, 'dropped': 0}
+    assert {name for name, count in robot.gate.counts.items() if count} == {'accepted'}
+    assert robot.gate.counts['accepted'] == 4
 
 
 def test_a_duplicate_and_an_old_state_are_refused_and_disturb_nobody(robot):

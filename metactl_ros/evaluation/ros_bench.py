@@ -23,11 +23,12 @@ import json
 import os
 from pathlib import Path
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -59,6 +60,7 @@ START_S = 3.0
 USUAL_PRIORITY = parameters.defaults_of('controller_node.yaml')['realtime_priority']
 LATE_MS = 5.0
 """Half a period."""
+SILENCE_S = 0.1
 SILENCES_PER_ROUND, MOST_ROUNDS = 25, 12
 SECTIONS = ('quiet', 'loaded', 'blind', 'crashes')
 """What can be measured by itself; replay and tracking come with quiet."""
@@ -180,11 +182,20 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
         'tick_ms': {name: reported.get(f'tick {name} ms') for name in ('p50', 'p99', 'max')},
         'num_ticks': len(times),
         'ticks_by_mode': {mode.name: int(np.sum(modes == mode)) for mode in Mode},
-        'unsafe_efforts': int(np.sum(~np.isfinite(log.effort_nm))),
+        'unsafe_efforts': num_unsafe(log),
         'controller_rss_mb': memory,
         'bare_thread_lateness_ms': quantiles(bare.late_ms),
         'bare_thread_late_ticks': int(np.sum(bare.late_ms > LATE_MS)),
     }, log
+
+
+def num_unsafe(log: TickLog) -> int:
+    """Return how many efforts were not finite, too large, or too far from the one before."""
+    limits = load_settings().arm.limits
+    step = np.array(limits.effort_rate_nmps) / 100.0 + 1e-9
+    is_safe = np.abs(log.effort_nm) <= np.array(limits.effort_nm) + 1e-9  # NaN is not
+    is_safe &= np.abs(log.effort_nm - log.effort_before_nm) <= step
+    return int(np.sum(~is_safe.all(axis=-1)))
 
 
 class BareThreads:
@@ -232,48 +243,70 @@ def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
     Those in which the machine itself stood still are told apart, by the lateness of bare threads.
     Rounds with new processes: where a machine stalls often, the controller faults and stays so.
     """
-    ages, stalled = np.zeros(0), np.zeros(0)
+    ages, stalled, injected, missed = np.zeros(0), np.zeros(0), 0, 0
     turns = track(range(MOST_ROUNDS), description='silences', disable=not sys.stderr.isatty())
     for turn in turns:
         recorded = replace(setup, record=folder / f'blind_{turn}')
-        own, others = one_round(recorded, min(number, SILENCES_PER_ROUND), seed=turn)
-        ages, stalled = np.concatenate([ages, own]), np.concatenate([stalled, others])
+        found = one_round(recorded, min(number, SILENCES_PER_ROUND), seed=turn)
+        ages = np.concatenate([ages, found.ages_ms])
+        stalled = np.concatenate([stalled, found.stalled_ms])
+        injected += min(number, SILENCES_PER_ROUND)
+        missed += found.num_missed
         if len(ages) >= number:
             break
     return {
+        'injected': injected,
+        'missed': missed,
         'number': len(ages),
         'last_state_to_blind_ms': quantiles(ages),
         'while_the_machine_stalled_ms': stalled.round(3).tolist(),
     }
 
 
-def one_round(setup: Setup, number: int, seed: int) -> tuple[Array, Array]:
-    """Return the ages of the last states, ms, and those from while the machine stalled."""
+class Silences(NamedTuple):
+    """How old the last state was when the arm was called blind."""
+
+    ages_ms: Array
+    stalled_ms: Array
+    """The same, while the machine itself stalled."""
+    num_missed: int
+    """Silences in which it was never called so, though the controller was driving."""
+
+
+def one_round(setup: Setup, number: int, seed: int) -> Silences:
+    """Stop the robot's process a number of times and say what the controller made of it."""
     assert setup.record is not None
-    rng = np.random.default_rng(seed)
+    rng, stops_ns = np.random.default_rng(seed), list[int]()
     with running(setup) as processes:
         wait_for_bag(Path(setup.record))
         time.sleep(START_S)
         pid = processes['plant_node'].pid
         with BareThreads(priority=0, period_ns=2_000_000) as bare:
             for _ in range(number):
+                stops_ns.append(time.time_ns())
                 os.kill(pid, signal.SIGSTOP)
-                time.sleep(0.1)
+                time.sleep(SILENCE_S)
                 os.kill(pid, signal.SIGCONT)
                 time.sleep(1.2 + rng.uniform(0.0, 0.01))  # WARMUP lasts half a second
     log = read_ticks(Path(setup.record))
     mode = log.shield['mode']
     onsets = np.flatnonzero((mode[1:] == Mode.BLIND) & (mode[:-1] != Mode.BLIND)) + 1
     stamps = log.shield['state_stamp_sec'] * 1e9 + log.shield['state_stamp_nanosec']
-    is_new = np.flatnonzero(np.diff(stamps, prepend=-1.0) > 0.0)
-    arrived = is_new[np.searchsorted(is_new, onsets, side='right') - 1]
-    ages_ms = 1e3 * (log.time_s[onsets] - log.time_s[arrived])
+    measured_ns = stamps[onsets]
+    ages_ms = (log.stamp_ns[onsets] - measured_ns) / 1e6
     # The processes are stopped at the end: what is BLIND then is no silence of the robot.
     is_within = log.stamp_ns[onsets] < bare.time_ns.max()
     stalls_ns = bare.time_ns[bare.late_ms > LATE_MS]
-    spans = zip(log.stamp_ns[arrived], log.stamp_ns[onsets] + 10_000_000, strict=True)
+    spans = zip(measured_ns, log.stamp_ns[onsets] + 10_000_000, strict=True)
     is_stalled = np.array([((stalls_ns > a) & (stalls_ns < b)).any() for a, b in spans], bool)
-    return ages_ms[is_within & ~is_stalled], ages_ms[is_within & is_stalled]
+    began_ns = log.stamp_ns[onsets]
+    missed = [
+        stop_ns
+        for stop_ns in stops_ns
+        if not ((began_ns > stop_ns) & (began_ns < stop_ns + 1.5e9 * SILENCE_S)).any()
+        and mode[np.searchsorted(log.stamp_ns, stop_ns) - 1] < Mode.BLIND
+    ]
+    return Silences(ages_ms[is_within & ~is_stalled], ages_ms[is_within & is_stalled], len(missed))
 
 
 def tracking(settings: Settings, setup: Setup, policy: Path, log: TickLog) -> dict[str, float]:
@@ -319,11 +352,13 @@ def wait_for_bag(folder: Path) -> None:
 @contextmanager
 def busy_cores() -> Iterator[None]:
     """Keep every core busy with a process that does nothing useful."""
-    with undisturbed():
-        spinning = [spin() for _ in range(os.cpu_count() or 1)]
+    spinning: list[subprocess.Popen[bytes]] = []
     try:
+        with undisturbed():
+            spinning += [spin() for _ in range(os.cpu_count() or 1)]
         yield
     finally:
-        for process in spinning:
-            process.kill()
-            process.wait()
+        with undisturbed():
+            for process in spinning:
+                process.kill()
+                process.wait()

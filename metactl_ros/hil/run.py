@@ -80,8 +80,10 @@ def run_scenario(
         _play(scenario, file.stem, crew, onlooker, events)
         gone, end_ns = crew.ended(), time.time_ns()
     finally:
-        codes = crew.end()
-        onlooker.close()
+        try:
+            codes = crew.end()
+        finally:
+            onlooker.close()
     facts = {'end_ns': end_ns, 'gone': gone, 'exit_codes': codes, 'events': events}
     write_json(folder / 'run.json', facts)
 

@@ -12,7 +12,6 @@ fading torque of a blind arm and a last command of zero. Callbacks run in the ex
 only leave things for the control thread to pick up. This is not a safety-rated function.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 import functools
@@ -81,14 +80,19 @@ class ControllerNode(LifecycleNode):
         parameters.declare(self, parameters.CONTROLLER, 'controller_node.yaml')
         self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', RELIABLE)
         self._thread: ControlThread | None = None
+        self._owned: list[tuple[Callable[[Any], Any], Any]] = []
         self.last_error = ''
 
     @property
     def exit_code(self) -> int:
-        """What the process should say: 1 if control ended by an error, 2 if it never began."""
+        """What the process should say: 1 if control ended by an error, 2 if it could not begin.
+
+        Without `autostart` a refusal is for who asked: it may be set right and asked for again.
+        """
         if self._thread is not None and self._thread.error:
             return 1
-        return 2 if self.last_error and self._thread is None else 0
+        is_own_start = self.get_parameter('autostart').value
+        return 2 if self.last_error and self._thread is None and is_own_start else 0
 
     def say_error(self, text: str) -> None:
         """Put an error into the log and into the diagnostics."""
@@ -105,6 +109,7 @@ class ControllerNode(LifecycleNode):
     @reported
     def on_configure(self, _: LifecycleState) -> None:
         """Load arm, controller and policy, and create all topics and services."""
+        self.last_error = ''
         arm = load_arm(_path(self.get_parameter('arm_file').value))
         values = parameters.read(self, len(arm.joint_names))
         controller = load_file(
@@ -165,37 +170,50 @@ class ControllerNode(LifecycleNode):
             for name, _ in controller.gain_box.named_ends()
             for joint in self._joints
         ]
-        self._bundle = self.create_publisher(String, '~/bundle', KEPT)
+        self._bundle = self._publisher(String, '~/bundle', KEPT)
         # What a bag needs to be understood.
         facts = {**self._facts, **self._told, 'parameters': self._values}
         self._bundle.publish(String(data=json.dumps(facts, default=list)))
         if not self._values['shadow']:
-            self._stamped = self.create_publisher(JointState, 'joint_commands', RELIABLE)
-            self._forward = self.create_publisher(
+            self._stamped = self._publisher(JointState, 'joint_commands', RELIABLE)
+            self._forward = self._publisher(
                 Float64MultiArray, 'forward_effort_controller/commands', RELIABLE
             )
         self._telemetry = Telemetry(
-            lambda kind, topic: self.create_publisher(kind, topic, TELEMETRY),
+            lambda kind, topic: self._publisher(kind, topic, TELEMETRY),
             self._joints,
             names,
             has_estimate=controller.estimator is not None,
         )
-        self.create_subscription(JointState, 'joint_states', self._on_state, SENSOR)
-        self.create_subscription(Float64, '~/payload', self._on_payload, RELIABLE)
+        heard = [
+            (JointState, 'joint_states', self._on_state, SENSOR),
+            (Float64, '~/payload', self._on_payload, RELIABLE),
+        ]
         if isinstance(self._reference, TrajectorySource):
-            self.create_subscription(
-                JointTrajectory, '~/joint_trajectory', self._on_trajectory, RELIABLE
-            )
-        self.create_service(SetBool, '~/enable', self._on_enable)
-        self.create_service(Trigger, '~/reset_fault', self._on_reset_fault)
-        self.create_service(Trigger, '~/clear_context', self._on_clear_context)
-        self.create_timer(1.0, self._diagnose, clock=STEADY)
+            trajectory = (JointTrajectory, '~/joint_trajectory', self._on_trajectory, RELIABLE)
+            heard.append(trajectory)
+        for one in heard:
+            self._owned.append((self.destroy_subscription, self.create_subscription(*one)))
+        for kind, name, answer in (
+            (SetBool, '~/enable', self._on_enable),
+            (Trigger, '~/reset_fault', self._on_reset_fault),
+            (Trigger, '~/clear_context', self._on_clear_context),
+        ):
+            self._owned.append((self.destroy_service, self.create_service(kind, name, answer)))
+        timer = self.create_timer(1.0, self._diagnose, clock=STEADY)
+        self._owned.append((self.destroy_timer, timer))
         self.add_on_set_parameters_callback(self._on_set)
+        self._owned.append((self.remove_on_set_parameters_callback, self._on_set))
+
+    def _publisher(self, kind: Any, topic: str, quality: Any) -> Any:
+        publisher = self.create_publisher(kind, topic, quality)
+        self._owned.append((self.destroy_publisher, publisher))
+        return publisher
 
     def _renew_gate(self) -> None:
         tolerance = None if self._uses_sim_time else CLOCK_TOLERANCE_NS
         self._gate = StateGate(self._arm, self._period_ns, tolerance)
-        self._bad_messages: Counter[str] = Counter()
+        self._num_unusable = 0
 
     @reported
     def on_activate(self, state: LifecycleState) -> None:
@@ -222,6 +240,14 @@ class ControllerNode(LifecycleNode):
         """Stop the control thread: the torque fades, the last command is zero."""
         self.stop_control()
         super().on_deactivate(state)
+
+    @reported
+    def on_cleanup(self, _: LifecycleState) -> None:
+        """Take back what configure created, so that it may be done again, and differently."""
+        while self._owned:
+            destroy, entity = self._owned.pop()
+            destroy(entity)
+        self._thread = None
 
     @reported
     def on_shutdown(self, _: LifecycleState) -> None:
@@ -267,8 +293,8 @@ class ControllerNode(LifecycleNode):
         try:
             sample = read_joint_state(message, self._joints)
         except MessageError as error:
-            self._bad_messages['unusable messages'] += 1
-            self.get_logger().error(str(error), throttle_duration_sec=1.0)
+            self._num_unusable += 1
+            self._complain(str(error))
             return
         state = self._gate.admit(sample, received_ns)
         if state is not None:
@@ -278,9 +304,11 @@ class ControllerNode(LifecycleNode):
         if 0.0 <= message.data <= 100.0:
             self._requests.payload_kg = float(message.data)
         else:
-            self.get_logger().error(
-                f'payload: expected 0 to 100 kg, found {message.data}', throttle_duration_sec=1.0
-            )
+            self._complain(f'payload: expected 0 to 100 kg, found {message.data}')
+
+    def _complain(self, text: str) -> None:
+        """Say what is wrong with a message, at most once a second."""
+        self.get_logger().error(text, throttle_duration_sec=1.0, throttle_time_source_type=STEADY)
 
     def _on_trajectory(self, message: JointTrajectory) -> None:
         tick = self._driver.last
@@ -319,7 +347,7 @@ class ControllerNode(LifecycleNode):
     def _diagnose(self) -> None:
         if self._thread is None:
             return
-        counts = self._gate.counts + self._bad_messages
+        counts = {**self._gate.counts, 'unusable messages': self._num_unusable}
         stamp_ns = self.get_clock().now().nanoseconds
         self._diagnostics.publish(
             report(self.get_name(), stamp_ns, self._thread, self._driver, counts, self._facts)

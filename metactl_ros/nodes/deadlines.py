@@ -34,6 +34,7 @@ class Deadlines:
         """Ticks that began more than half a period late."""
         self.num_missed = 0
         """Deadlines that passed without a tick."""
+        self._first_ns = self._last_ns = first_ns
         self.histogram = np.zeros(len(BINS_MS) + 1, dtype=np.int64)
         self._late_ns = np.zeros(KEPT, dtype=np.int64)
 
@@ -42,6 +43,9 @@ class Deadlines:
 
         What was missed is not made up for: a burst of ticks would help nobody.
         """
+        if not self.num_ticks:
+            self._first_ns = now_ns
+        self._last_ns = now_ns
         late_ns = max(now_ns - self.next_ns, 0)
         self._late_ns[self.num_ticks % KEPT] = late_ns
         self.histogram[np.searchsorted(BINS_MS, late_ns / 1e6)] += 1
@@ -58,6 +62,10 @@ class Deadlines:
         error_ns = (wanted_ns - self.next_ns + half) % self.period_ns - half
         most = int(CREEP * self.period_ns)
         self.next_ns += min(max(error_ns, -most), most)
+
+    def mean_period_ms(self) -> float:
+        """Return how far apart the ticks were on average, ms; zero before there are two."""
+        return (self._last_ns - self._first_ns) / max(self.num_ticks - 1, 1) / 1e6
 
     def lateness_ms(self) -> dict[str, float]:
         """Return p50, p99 and the largest of the lateness kept, ms."""

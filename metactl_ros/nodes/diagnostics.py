@@ -69,6 +69,8 @@ def report(
     bins = [f'<= {end} ms' for end in BINS_MS] + [f'> {BINS_MS[-1]} ms']
     timing: dict[str, object] = {
         'ticks': deadlines.num_ticks,
+        'mean period ms': deadlines.mean_period_ms(),
+        'stale ticks': driver.num_stale,
         'late ticks': deadlines.num_late,
         'missed deadlines': deadlines.num_missed,
         'is realtime': thread.is_realtime,

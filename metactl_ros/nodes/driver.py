@@ -119,6 +119,8 @@ class Driver:
         self._effort_nm = np.zeros(0)
         self.num_policy_errors = 0
         self.num_ticks = 0
+        self.num_stale = 0
+        """Ticks without a fresh state."""
         self.num_moved = 0
         """Ticks in which the shield moved or replaced the proposal."""
         self.inference_ns = np.zeros(8192, dtype=np.int64)
@@ -213,6 +215,7 @@ class Driver:
         step = self.loop.actuate(self._action, state, reference, loop_ns, health)
         self.inference_ns[self.num_ticks % len(self.inference_ns)] = self._inference_ns
         self.num_ticks += 1
+        self.num_stale += not health.state_is_fresh
         self.num_moved += bool(step.decision.was_moved)
         self.last = Tick(
             now_ns,

@@ -25,6 +25,14 @@ SPEED_TOLERANCE = 2.0
 """How much faster than its limit a joint may seem to move between two states."""
 ADOPT_AFTER = 10
 """Refused states in a row, each in step with the one before, that begin a new timeline."""
+COUNTED = (
+    'accepted',
+    'dropped',
+    'old stamps',
+    'clock jumps',
+    'impossible motions',
+    'new timelines',
+)
 
 
 class StateGate:
@@ -41,7 +49,7 @@ class StateGate:
         self._last: tuple[JointSample, int] | None = None
         self._refused: tuple[JointSample, int] | None = None
         self._streak = 0
-        self.counts: Counter[str] = Counter()
+        self.counts = Counter(dict.fromkeys(COUNTED, 0))
         """How many were accepted, dropped on the way, and refused, by reason."""
 
     def admit(self, sample: JointSample, received_ns: int) -> ArmState | None:

@@ -79,10 +79,11 @@ def watch(label: str, is_over: Callable[[StatusLine], bool]) -> StatusLine:
     """Show the line until it is over; return it."""
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
-        node = rclpy.create_node('status_line')
-        executor = SingleThreadedExecutor()
-        executor.add_node(node)
-        line = StatusLine(label, node)
+        with undisturbed():
+            node = rclpy.create_node('status_line')
+            executor = SingleThreadedExecutor()
+            executor.add_node(node)
+            line = StatusLine(label, node)
         while not is_over(line):
             with undisturbed():
                 executor.spin_once(timeout_sec=0.1)

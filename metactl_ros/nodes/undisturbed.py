@@ -17,16 +17,22 @@ from types import FrameType
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Let SIGINT and SIGTERM wait until the block is left, and then do what they do, once."""
-    came: list[int] = []
+    with _waiting(signal.SIGINT), _waiting(signal.SIGTERM):
+        yield
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
 
-    usual = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+@contextmanager
+def _waiting(number: signal.Signals) -> Iterator[None]:
+    has_come = False
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal has_come
+        has_come = True
+
+    usual = signal.signal(number, note)
     try:
         yield
     finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-        for first in came[:1]:
-            signal.raise_signal(first)
+        signal.signal(number, usual)
+        if has_come:
+            signal.raise_signal(number)
