@@ -22,30 +22,27 @@ from dataclasses import replace
 import json
 import os
 from pathlib import Path
-import signal
 import subprocess
-import sys
 import tempfile
-import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rosbags.highlevel import AnyReader
 from rosbags.typesys import get_typestore, Stores
 
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
+from metactl_ros.evaluation.bare_threads import BareThreads, LATE_MS
 from metactl_ros.evaluation.metrics import tracking_rmse
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.evaluation.rollout import run_episode
 from metactl_ros.evaluation.ros_crashes import controller_kills, plant_kills, sigterms
+from metactl_ros.evaluation.ros_silences import quantiles, silences, START_S, wait_for_bag
 from metactl_ros.evaluation.verdict import answer, Question
 from metactl_ros.nodes import parameters
-from metactl_ros.nodes.deadlines import become_realtime, Deadlines, sleep_until
 from metactl_ros.nodes.fleet import running, Setup, spin
 from metactl_ros.nodes.undisturbed import undisturbed
 from metactl_ros.plant.factory import make_plant, PlantName
@@ -53,15 +50,7 @@ from metactl_ros.rivals import load_learned
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 
-START_S = 3.0
-"""Left out at the beginning, and waited for in vain at most five times: processes start."""
-
-
 USUAL_PRIORITY = parameters.defaults_of('controller_node.yaml')['realtime_priority']
-LATE_MS = 5.0
-"""Half a period."""
-SILENCE_S = 0.1
-SILENCES_PER_ROUND, MOST_ROUNDS = 25, 12
 SECTIONS = ('quiet', 'loaded', 'blind', 'crashes')
 """What can be measured by itself; replay and tracking come with quiet."""
 ATTEMPTS = 3
@@ -102,7 +91,13 @@ def run_bench(
                 'plant': plant_kills(replace(setup, record=folder / 'losses'), num_kills),
                 'sigterm': sigterms(setup, folder, num_kills),
             }
-    write_json(out, figures | provenance(settings))
+    origin = provenance(settings)
+    measured = {
+        'at': time.strftime('%Y-%m-%dT%H:%MZ', time.gmtime()),
+        'command': origin['command'],
+    }
+    figures['measured'] = figures.get('measured', {}) | dict.fromkeys(only, measured)
+    write_json(out, figures | origin)
     if headlines is not None and 'quiet' in only:
         kept = json.loads(headlines.read_text()) if headlines.is_file() else {}
         quiet = figures['quiet']
@@ -198,117 +193,6 @@ def num_unsafe(log: TickLog) -> int:
     return int(np.sum(~is_safe.all(axis=-1)))
 
 
-class BareThreads:
-    """Keep deadlines on every core, with a priority like that of the node, and do nothing else.
-
-    What makes them late is the machine, not this package.
-    """
-
-    def __init__(self, priority: int, period_ns: int = 10_000_000) -> None:
-        self._priority, self._period_ns = priority, period_ns
-        self._late: list[tuple[int, int]] = []
-        self._must_stop = False
-        cores = sorted(os.sched_getaffinity(0))
-        self._threads = [
-            threading.Thread(target=self._run, args=(core,), daemon=True) for core in cores
-        ]
-
-    def __enter__(self) -> 'BareThreads':
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._must_stop = True
-        for thread in self._threads:
-            thread.join()
-        rows = np.array(self._late)
-        self.time_ns = rows[:, 0]
-        """When one woke, on the clock of the machine, shape (K,)."""
-        self.late_ms: Array = rows[:, 1] / 1e6
-        """How late that was, shape (K,)."""
-
-    def _run(self, core: int) -> None:
-        os.sched_setaffinity(threading.get_native_id(), {core})
-        become_realtime(self._priority)
-        deadlines = Deadlines(self._period_ns, time.monotonic_ns())
-        while not self._must_stop:
-            late_ns = deadlines.begin_tick(sleep_until(deadlines.next_ns))
-            self._late.append((time.time_ns(), late_ns))
-
-
-def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
-    """Stop the robot's process at random moments; return how old its last state got.
-
-    Those in which the machine itself stood still are told apart, by the lateness of bare threads.
-    Rounds with new processes: where a machine stalls often, the controller faults and stays so.
-    """
-    ages, stalled, injected, missed = np.zeros(0), np.zeros(0), 0, 0
-    turns = track(range(MOST_ROUNDS), description='silences', disable=not sys.stderr.isatty())
-    for turn in turns:
-        recorded = replace(setup, record=folder / f'blind_{turn}')
-        found = one_round(recorded, min(number, SILENCES_PER_ROUND), seed=turn)
-        ages = np.concatenate([ages, found.ages_ms])
-        stalled = np.concatenate([stalled, found.stalled_ms])
-        injected += min(number, SILENCES_PER_ROUND)
-        missed += found.num_missed
-        if len(ages) >= number:
-            break
-    return {
-        'injected': injected,
-        'missed': missed,
-        'number': len(ages),
-        'last_state_to_blind_ms': quantiles(ages),
-        'while_the_machine_stalled_ms': stalled.round(3).tolist(),
-    }
-
-
-class Silences(NamedTuple):
-    """How old the last state was when the arm was called blind."""
-
-    ages_ms: Array
-    stalled_ms: Array
-    """The same, while the machine itself stalled."""
-    num_missed: int
-    """Silences in which it was never called so, though the controller was driving."""
-
-
-def one_round(setup: Setup, number: int, seed: int) -> Silences:
-    """Stop the robot's process a number of times and say what the controller made of it."""
-    assert setup.record is not None
-    rng, stops_ns = np.random.default_rng(seed), list[int]()
-    with running(setup) as processes:
-        wait_for_bag(Path(setup.record))
-        time.sleep(START_S)
-        pid = processes['plant_node'].pid
-        with BareThreads(priority=0, period_ns=2_000_000) as bare:
-            for _ in range(number):
-                stops_ns.append(time.time_ns())
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(SILENCE_S)
-                os.kill(pid, signal.SIGCONT)
-                time.sleep(1.2 + rng.uniform(0.0, 0.01))  # WARMUP lasts half a second
-    log = read_ticks(Path(setup.record))
-    mode = log.shield['mode']
-    onsets = np.flatnonzero((mode[1:] == Mode.BLIND) & (mode[:-1] != Mode.BLIND)) + 1
-    stamps = log.shield['state_stamp_sec'] * 1e9 + log.shield['state_stamp_nanosec']
-    measured_ns = stamps[onsets]
-    ages_ms = (log.stamp_ns[onsets] - measured_ns) / 1e6
-    # The processes are stopped at the end: what is BLIND then is no silence of the robot.
-    is_within = log.stamp_ns[onsets] < bare.time_ns.max()
-    stalls_ns = bare.time_ns[bare.late_ms > LATE_MS]
-    spans = zip(measured_ns, log.stamp_ns[onsets] + 10_000_000, strict=True)
-    is_stalled = np.array([((stalls_ns > a) & (stalls_ns < b)).any() for a, b in spans], bool)
-    began_ns = log.stamp_ns[onsets]
-    missed = [
-        stop_ns
-        for stop_ns in stops_ns
-        if not ((began_ns > stop_ns) & (began_ns < stop_ns + 1.5e9 * SILENCE_S)).any()
-        and mode[np.searchsorted(log.stamp_ns, stop_ns) - 1] < Mode.BLIND
-    ]
-    return Silences(ages_ms[is_within & ~is_stalled], ages_ms[is_within & is_stalled], len(missed))
-
-
 def tracking(settings: Settings, setup: Setup, policy: Path, log: TickLog) -> dict[str, float]:
     """Return the RMSE over ROS, its first 5 s and all of it, and those in process, rad."""
     bundle = load_learned(policy, settings.arm, settings.controller)
@@ -329,24 +213,10 @@ def tracking(settings: Settings, setup: Setup, policy: Path, log: TickLog) -> di
     }
 
 
-def quantiles(values: Array) -> dict[str, float]:
-    """Return p50, p99 and the largest."""
-    p50, p99, most = np.quantile(values, [0.5, 0.99, 1.0])
-    return {'p50': float(p50), 'p99': float(p99), 'max': float(most)}
-
-
 def resident_mb(pid: int) -> float:
     """Return the resident memory of a process, MB."""
     lines = Path(f'/proc/{pid}/status').read_text(encoding='ascii').splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith('VmRSS')) / 1e3
-
-
-def wait_for_bag(folder: Path) -> None:
-    """Wait until the recorder has begun."""
-    for _ in range(150):
-        if folder.exists():
-            return
-        time.sleep(5 * START_S / 150)
 
 
 @contextmanager
