@@ -34,13 +34,13 @@ def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
     Those in which the machine itself stood still are told apart, by the lateness of bare threads.
     Rounds with new processes: where a machine stalls often, the controller faults and stays so.
     """
-    ages, stalled, injected, missed = np.zeros(0), np.zeros(0), 0, 0
+    ages, stalled, injected, missed = list[float](), list[float](), 0, 0
     turns = track(range(MOST_ROUNDS), description='silences', disable=not sys.stderr.isatty())
     for turn in turns:
         recorded = replace(setup, record=folder / f'blind_{turn}')
         found = one_round(recorded, min(number, SILENCES_PER_ROUND), seed=turn)
-        ages = np.concatenate([ages, found.ages_ms])
-        stalled = np.concatenate([stalled, found.stalled_ms])
+        ages += found.ages_ms
+        stalled += found.stalled_ms
         injected += min(number, SILENCES_PER_ROUND)
         missed += found.num_missed
         if len(ages) >= number:
@@ -49,16 +49,16 @@ def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
         'injected': injected,
         'missed': missed,
         'number': len(ages),
-        'last_state_to_blind_ms': quantiles(ages),
-        'while_the_machine_stalled_ms': stalled.round(3).tolist(),
+        'last_state_to_blind_ms': quantiles(np.array(ages)) if ages else None,
+        'while_the_machine_stalled_ms': [round(age_ms, 3) for age_ms in stalled],
     }
 
 
 class Silences(NamedTuple):
     """How old the last state was when the arm was called blind."""
 
-    ages_ms: Array
-    stalled_ms: Array
+    ages_ms: list[float]
+    stalled_ms: list[float]
     """The same, while the machine itself stalled."""
     num_missed: int
     """Silences in which it was never called so, though the controller was driving."""
@@ -84,27 +84,25 @@ def one_round(setup: Setup, number: int, seed: int) -> Silences:
     onsets = np.flatnonzero((mode[1:] == Mode.BLIND) & (mode[:-1] != Mode.BLIND)) + 1
     stamps = log.shield['state_stamp_sec'] * 1e9 + log.shield['state_stamp_nanosec']
     is_new = np.flatnonzero(np.diff(stamps, prepend=-1.0) > 0.0)
-    arrived = is_new[np.searchsorted(is_new, onsets, side='right') - 1]
-    ages_ms = 1e3 * (log.time_s[onsets] - log.time_s[arrived] + LEAD_S)
-    # The processes are stopped at the end: what is BLIND then is no silence of the robot.
-    is_within = log.stamp_ns[onsets] < bare.time_ns.max()
     stalls_ns = bare.time_ns[bare.late_ms > LATE_MS]
+    found = Silences([], [], 0)
+    for begin_ns in stops_ns:
+        end_ns = begin_ns + round(1.5e9 * SILENCE_S)
+        own = onsets[_are_within(log.stamp_ns[onsets], begin_ns, end_ns)]
+        if len(own):
+            used = is_new[np.searchsorted(is_new, own[0], side='right') - 1]
+            age_ms = float(1e3 * (log.time_s[own[0]] - log.time_s[used] + LEAD_S))
+            span = log.stamp_ns[used], log.stamp_ns[own[0]] + 10_000_000
+            is_stalled = _are_within(stalls_ns, *span).any()
+            (found.stalled_ms if is_stalled else found.ages_ms).append(age_ms)
+        elif not _are_within(stalls_ns, begin_ns, end_ns).any():
+            was_driving = mode[np.searchsorted(log.stamp_ns, begin_ns) - 1] < Mode.BLIND
+            found = found._replace(num_missed=found.num_missed + int(was_driving))
+    return found
 
-    def any_within(moments_ns: Array, begin_ns: int, end_ns: int) -> bool:
-        return bool(((moments_ns > begin_ns) & (moments_ns < end_ns)).any())
 
-    began_ns = log.stamp_ns[onsets]
-    spans = zip(log.stamp_ns[arrived], began_ns + 10_000_000, strict=True)
-    is_stalled = np.array([any_within(stalls_ns, *span) for span in spans], bool)
-    silent = [(stop_ns, stop_ns + round(1.5e9 * SILENCE_S)) for stop_ns in stops_ns]
-    missed = [
-        span
-        for span in silent
-        if not any_within(began_ns, *span)
-        and not any_within(stalls_ns, *span)
-        and mode[np.searchsorted(log.stamp_ns, span[0]) - 1] < Mode.BLIND
-    ]
-    return Silences(ages_ms[is_within & ~is_stalled], ages_ms[is_within & is_stalled], len(missed))
+def _are_within(moments_ns: Array, begin_ns: int, end_ns: int) -> Any:
+    return (moments_ns > begin_ns) & (moments_ns < end_ns)
 
 
 def wait_for_bag(folder: Path) -> None:
