@@ -59,7 +59,13 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
     )
     add('--policy', default='', metavar='NAME.metactl', help='a bundle (default: the shipped one)')
     add('--classical-file', default='', metavar='FILE', help=CLASSICAL_FILE)
-    add('--plant', choices=('bullet', 'rk4'), default=usual.plant, help='(%(default)s)')
+    add(
+        '--plant',
+        choices=('bullet', 'rk4', 'none'),
+        default=usual.plant,
+        help='the simulated robot; none: a real one (%(default)s)',
+    )
+    add('--no-loopback', action='store_true', help='the network as it is set, not this host only')
     add('--tau-z', type=float, default=usual.tau_z_s, metavar='S', help='memory, s (%(default)s)')
     add('--payload', type=float, default=usual.payload_kg, metavar='KG', help='kg (%(default)s)')
     add('--seed', type=int, default=usual.seed, help='of the episode (%(default)s)')
@@ -180,7 +186,7 @@ def _up(args: argparse.Namespace) -> int:
         faults=args.faults,
         log_level=args.log_level,
     )
-    return run_up(setup, args.duration)
+    return run_up(setup, args.duration, {} if args.no_loopback else None)
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from metactl_ros.bag.tick_log import read_ticks
+from metactl_ros.cli import main
 from metactl_ros.hil import crew as crews
 from metactl_ros.hil.crew import Crew
 from metactl_ros.hil.scripted_fault import ScriptedFault
@@ -156,3 +157,24 @@ def test_up_ends_with_the_code_of_the_process_that_ended_by_itself(tmp_path):
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 2, said
     assert 'none.metactl' in said
+
+
+@pytest.mark.parametrize('words', [(), ('--no-loopback',)])
+def test_up_for_a_real_robot_starts_the_controller_alone_and_in_the_network_asked_for(
+    monkeypatch, words
+):
+    started = []
+
+    def begin(setup, name, environment):
+        started.append((name, environment))
+        return subprocess.Popen([sys.executable, '-c', 'raise SystemExit(3)'])
+
+    monkeypatch.setattr(fleet, 'begin', begin)
+    # `up` takes the signals for itself.
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert main(['up', '--plant', 'none', *words]) == 3
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+    assert started == [('controller_node', {} if words else None)]

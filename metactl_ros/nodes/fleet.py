@@ -169,10 +169,11 @@ def end(process: 'subprocess.Popen[bytes]') -> int:
     return process.wait()
 
 
-def run_up(setup: Setup, duration_s: float) -> int:
+def run_up(setup: Setup, duration_s: float, environment: Mapping[str, str] | None = None) -> int:
     """Run everything until Ctrl-C, SIGTERM, the end of the duration, or of any process.
 
     A duration of zero lasts for ever. The exit code is that of the process that ended by itself.
+    Loopback only, unless an environment is given.
     """
     must_end = False
 
@@ -183,7 +184,7 @@ def run_up(setup: Setup, duration_s: float) -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, ask)
     until = time.monotonic() + duration_s if duration_s else float('inf')
-    with running(setup) as processes:
+    with running(setup, environment) as processes:
         while not must_end and time.monotonic() < until:
             ended = [p.returncode for p in processes.values() if p.poll() is not None]
             if ended:
