@@ -5,9 +5,7 @@
 import json
 import math
 import os
-import shutil
 import signal
-import threading
 import time
 
 import numpy as np
@@ -20,86 +18,20 @@ from metactl_ros.rivals import CLASSICAL
 from metactl_ros.settings import shipped_policy
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from diagnostic_msgs.msg import DiagnosticArray
-from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from ros_peer import Peer, running, wait_until
+from resting_robot import JOINTS, PATIENT, PERIOD_S, Robot, STILL
+from ros_peer import running, wait_until
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64, Float64MultiArray, String
+from std_msgs.msg import Float64, String
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 pytestmark = pytest.mark.ros
 
 DOMAIN = os.getpid() % 50 * 2 + 1
-JOINTS = ('joint1', 'joint2')
-PERIOD_S = 0.01
 BUNDLE = shipped_policy()
-STILL = 'sinusoid.amplitude_rad:=[0.0, 0.0]'
-PATIENT = 'state_timeout_s:=0.5'  # the robot of a test has no priority on a busy machine
-
-
-class Robot(Peer):
-    """An arm at rest: it publishes one posture at 100 Hz and keeps the commands it gets."""
-
-    def __init__(self, domain_id):
-        super().__init__(domain_id)
-        self.commands, self.shield, self.outputs, self.reports = [], [], [], []
-        self.speaks = False
-        self.last_state_s = 0.0
-        self.alter = lambda message: message
-        self.since_ns = 0
-        self.listen(JointState, 'joint_commands', self.on_command)
-        self.listen(Float64MultiArray, 'forward_effort_controller/commands', self.outputs.append)
-        self.listen(JointState, 'controller/shield', self.on_shield)
-        self.listen(DiagnosticArray, '/diagnostics', self.reports.append)
-        self.states = self.node.create_publisher(JointState, 'joint_states', 5)
-        self._speaker = threading.Thread(target=self._speak, daemon=True)
-        self._speaker.start()
-
-    def listen(self, kind, topic, hear):
-        def unless_old(message, info):  # the last words of a node of the test before
-            if info['source_timestamp'] > self.since_ns:
-                hear(message)
-
-        self.node.create_subscription(kind, topic, unless_old, 100)
-
-    def _speak(self):
-        due = time.monotonic()
-        while not self._must_end:
-            due += PERIOD_S
-            time.sleep(max(due - time.monotonic(), 0.0))
-            if self.speaks:
-                message = JointState(name=list(JOINTS), position=[0.0, 0.0], velocity=[0.0, 0.0])
-                set_stamp(message.header.stamp, time.time_ns())
-                self.states.publish(self.alter(message))
-                self.last_state_s = time.monotonic()
-
-    def on_command(self, message):
-        self.commands.append((time.monotonic(), list(message.name), list(message.effort)))
-
-    def on_shield(self, message):
-        self.shield.append(dict(zip(message.name, message.position, strict=True)))
-
-    @property
-    def mode(self):
-        return Mode(int(self.shield[-1]['mode'])) if self.shield else None
-
-    def until(self, mode):
-        wait_until(lambda: self.mode == mode, says=lambda: f'{self.mode!r}, not {mode!r}')
-
-    def forget(self):
-        self.speaks, self.alter = False, lambda message: message
-        self.since_ns = time.time_ns()
-        for heard in (self.commands, self.shield, self.outputs, self.reports):
-            heard.clear()
-
-    def close(self):
-        self._must_end = True
-        self._speaker.join()
-        super().close()
 
 
 @pytest.fixture(scope='module')
@@ -325,64 +257,6 @@ def test_in_shadow_it_publishes_everything_but_commands(robot):
         assert not robot.commands
         assert not robot.outputs
         assert not robot.node.count_publishers('joint_commands')
-
-
-class Lifecycle:
-    """Asks a node for transitions."""
-
-    def __init__(self, robot):
-        self._robot = robot
-
-    def go(self, label):
-        request = ChangeState.Request()
-        request.transition.label = label
-        return self._robot.call(ChangeState, 'controller/change_state', request).success
-
-    def state(self):
-        answer = self._robot.call(GetState, 'controller/get_state', GetState.Request())
-        return answer.current_state.label
-
-
-def test_without_autostart_it_waits_for_its_lifecycle(robot):
-    go, state = Lifecycle(robot).go, Lifecycle(robot).state
-    with running('controller_node', DOMAIN, PATIENT, STILL, 'autostart:=false'):
-        robot.speaks = True
-        assert state() == 'unconfigured'
-        assert go('configure')
-        assert state() == 'inactive'
-        assert not robot.commands
-        assert go('activate')
-        robot.until(Mode.NOMINAL)
-        assert go('deactivate')
-        wait_until(lambda: not np.any(robot.commands[-1][2]))
-        count = len(robot.commands)
-        assert go('activate')
-        robot.until(Mode.WARMUP)
-        wait_until(lambda: len(robot.commands) > count)
-        assert go('deactivate')
-        assert go('cleanup')
-        assert state() == 'unconfigured'
-        wait_until(lambda: not robot.node.count_publishers('joint_commands'))
-        assert go('configure')
-        assert go('activate')
-        robot.until(Mode.NOMINAL)
-        assert robot.node.count_publishers('joint_commands') == 1
-        assert robot.node.count_subscribers('joint_states') == 1
-        assert go('shutdown')
-        wait_until(lambda: not np.any(robot.commands[-1][2]))
-        assert state() == 'finalized'
-
-
-def test_a_refused_configure_may_be_asked_for_again(robot, tmp_path):
-    lifecycle, bundle = Lifecycle(robot), tmp_path / 'late.metactl'
-    parameters = ('autostart:=false', f'policy:={bundle}')
-    with running('controller_node', DOMAIN, PATIENT, STILL, *parameters) as process:
-        assert not lifecycle.go('configure')
-        assert lifecycle.state() == 'unconfigured'
-        shutil.copytree(BUNDLE, bundle)
-        assert lifecycle.go('configure')
-        assert lifecycle.state() == 'inactive'
-        assert process.poll() is None
 
 
 def test_a_trajectory_is_waited_for_and_then_followed(robot):
