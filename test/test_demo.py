@@ -2,17 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo as a user runs it: four processes over Fast DDS, and what they leave behind."""
 
+from dataclasses import replace
 import json
 import os
 import signal
 import subprocess
 import sys
 
+import numpy as np
 from PIL import Image
 import psutil
 import pytest
 
 from metactl_ros.bag.tick_log import read_ticks
+from metactl_ros.control.modes import Mode
+from metactl_ros.evaluation.demo import caveats
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from ros_peer import wait_until
@@ -77,6 +81,22 @@ def test_it_compares_both_controllers_on_one_episode(demo):
     assert f'{summary["rmse_policy"]:.4f} rad' in said
     with Image.open(out / 'demo.png') as picture:
         assert picture.width > 800
+
+
+def test_a_run_that_was_not_driven_to_its_end_is_told_of(demo):
+    log = read_ticks(demo[0] / 'bag_policy').first(200)
+    driven, late_ms = np.full(200, float(Mode.NOMINAL)), log.shield['late_ms'].copy()
+    late_ms[7] = 99.0
+
+    def caveats_of(modes):
+        return caveats(
+            {'us': replace(log, shield=log.shield | {'mode': modes, 'late_ms': late_ms})}
+        )
+
+    assert caveats_of(driven) == []
+    stalled = np.where(np.arange(200) < 150, driven, float(Mode.FAULT))
+    (told,) = caveats_of(stalled)
+    assert told.startswith('us: 25.0 % of the ticks BLIND or FAULT, ticks up to 99 ms late')
 
 
 def test_it_leaves_a_bag_of_each_run(demo):

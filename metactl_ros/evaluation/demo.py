@@ -52,11 +52,14 @@ def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float) -> N
         num_ticks = round(duration_s * settings.controller.law.rate_hz)
         logs[label] = read_ticks(bag).first(num_ticks)
     summary = summarise(settings, logs) | {'seed': seed, 'payload_kg': payload_kg}
+    summary['caveats'] = caveats(logs)
     write_json(folder / 'summary.json', summary | provenance(settings))
     tau_z = settings.plant.task.tau_z_s
     title = f'over ROS in real time, payload {payload_kg:g} kg, tau_z {tau_z:g} s'
     plot_tracking(folder / 'demo.png', title, logs)
     console.print(table_of(summary, duration_s))
+    for caveat in summary['caveats']:
+        console.print(caveat, style='yellow', highlight=False)
     console.print(f'picture, bags and summary.json are in {folder}', highlight=False)
 
 
@@ -102,6 +105,21 @@ def summarise(settings: Settings, logs: dict[str, TickLog]) -> dict[str, Any]:
         'modes': dict(modes),
         'num_incomplete_ticks': log.num_incomplete,
     }
+
+
+def caveats(logs: dict[str, TickLog]) -> list[str]:
+    """Return what a reader must know if a controller was not driving all the time."""
+    found = []
+    for label, log in logs.items():
+        modes, late_ms = log.shield['mode'], log.shield['late_ms']
+        share = float(np.mean(modes >= Mode.BLIND))
+        if share > 0.0:
+            found.append(
+                f'{label}: {100.0 * share:.1f} % of the ticks BLIND or FAULT, ticks up to '
+                f'{late_ms.max():.0f} ms late: processes of this machine stood still. The error '
+                'is not that of an arm that was driven; run it again when it has time.'
+            )
+    return found
 
 
 def table_of(summary: dict[str, Any], duration_s: float) -> Table:
