@@ -81,6 +81,16 @@ def test_an_interrupt_between_two_processes_leaves_neither(monkeypatch, family):
     assert not family()
 
 
+def test_an_interrupt_while_processes_end_leaves_none(monkeypatch, family):
+    both = dict.fromkeys(('controller_node', 'plant_node'), IDLE)
+    monkeypatch.setattr(fleet, 'commands', lambda setup: both)
+    monkeypatch.setattr(fleet, 'parameters_of', lambda setup: both)
+    monkeypatch.setattr(fleet, 'end', interrupted(fleet.end))
+    with pytest.raises(KeyboardInterrupt), running(Setup()):
+        assert len(family()) == 2
+    assert not family()
+
+
 def test_an_interrupt_between_two_loads_of_the_cores_leaves_neither(tmp_path, monkeypatch, family):
     monkeypatch.setattr(crews, 'spin', interrupted(crews.spin))
     crew = Crew(Setup(), tmp_path, lambda setup: {}, {})

@@ -7,12 +7,14 @@ How long things took is for `make nightly` to say; the kept figures are held to 
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from metactl_ros.evaluation import ros_bench
-from metactl_ros.evaluation.ros_bench import run_bench
+from metactl_ros.evaluation.ros_bench import num_unsafe, run_bench
 from metactl_ros.settings import shipped_policy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +47,22 @@ def test_a_short_bench_has_every_figure_and_no_unsafe_effort(tmp_path, monkeypat
         assert crashes[killed]['largest_effort_step_share'] <= 1.0 + 1e-9
     assert crashes['sigterm']['last_command_zero'] == 1
     assert crashes['sigterm']['exit_codes'] == [0]
+
+
+@pytest.mark.parametrize(
+    ('before', 'effort', 'expected'),
+    [
+        (10.0, 10.0, 0),
+        (10.0, np.nan, 1),
+        (1e4, 1e4, 1),
+        (0.0, 20.0, 1),
+    ],
+)
+def test_an_effort_that_is_no_number_too_large_or_too_far_is_counted(before, effort, expected):
+    rows = np.zeros((5, 2)), np.zeros((5, 2))
+    rows[0][3, 1], rows[1][3, 1] = before, effort
+    log = SimpleNamespace(effort_before_nm=rows[0], effort_nm=rows[1])
+    assert num_unsafe(log) == expected
 
 
 KEPT = json.loads((ROOT / 'results' / 'ros_timing.json').read_text())

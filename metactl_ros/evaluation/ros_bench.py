@@ -186,8 +186,9 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
 
 def num_unsafe(log: TickLog) -> int:
     """Return how many efforts were not finite, too large, or too far from the one before."""
-    limits = load_settings().arm.limits
-    step = np.array(limits.effort_rate_nmps) / 100.0 + 1e-9
+    settings = load_settings()
+    limits = settings.arm.limits
+    step = np.array(limits.effort_rate_nmps) / settings.controller.law.rate_hz + 1e-9
     is_safe = np.abs(log.effort_nm) <= np.array(limits.effort_nm) + 1e-9  # NaN is not
     is_safe &= np.abs(log.effort_nm - log.effort_before_nm) <= step
     return int(np.sum(~is_safe.all(axis=-1)))
