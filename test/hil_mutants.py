@@ -125,7 +125,7 @@ SLEEPS_A_PERIOD = """
 import time
 from metactl_ros.nodes import control_thread
 def sleep(_):
-    time.sleep(0.01)
+    time.sleep(0.005)  # twice a tick
     return time.monotonic_ns()
 control_thread.sleep_until = sleep
 """

@@ -1,14 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The control thread in a world whose clock only moves when somebody sleeps, and in a real one."""
+"""The control thread in a world whose clock only moves when somebody sleeps."""
 
 from dataclasses import replace
-import gc
 import heapq
 from itertools import count, pairwise
-import queue
-import threading
-import time
 from types import SimpleNamespace
 
 from hypothesis import given
@@ -20,7 +16,13 @@ from test_driver import ARM, BLIND, Held, NOMINAL, PERIOD_NS, POSTURE, QUICK, Se
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.nodes import control_thread as module
-from metactl_ros.nodes.control_thread import Arrival, ControlThread, Inbox, INBOX_SIZE, Timing
+from metactl_ros.nodes.control_thread import (
+    Arrival,
+    ControlThread,
+    Inbox,
+    REHEARSAL_NS,
+    Timing,
+)
 from metactl_ros.nodes.driver import Driver, Requests
 from metactl_ros.signals import ArmState
 
@@ -162,6 +164,23 @@ def test_every_state_reaches_the_driver_once_and_in_order():
     world.driver.tick = lambda states, *rest: seen.extend(states) or tick(states, *rest)
     world.run(SECOND_NS)
     assert [state.stamp_ns for state in seen] == list(each(3 * MS, SECOND_NS))
+
+
+def test_the_policy_rehearses_shortly_before_each_tick_that_is_not_late_already():
+    world, heard = on_time(), []
+    world.driver.rehearse = lambda: heard.append(world.now_ns)
+    late_ns = REHEARSAL_NS // 2
+    world.at(LEAD_NS + 49 * PERIOD_NS, lambda: setattr(world, 'sleeps_too_long_ns', late_ns))
+    ticks = [ns for ns, _ in world.run(SECOND_NS).commands(SECOND_NS // 2)]
+    assert len(ticks) == 50
+    assert heard == [ns - REHEARSAL_NS for ns in ticks]
+
+
+def test_a_policy_that_fails_in_rehearsal_harms_nobody():
+    world = on_time()
+    world.driver._policy = breaks('nothing to say')
+    assert world.run(SECOND_NS).thread.error is None
+    assert world.driver.num_policy_errors == len(world.commands(SECOND_NS))
 
 
 def test_states_that_stop_make_the_arm_blind_when_they_are_too_old():
@@ -338,62 +357,3 @@ def test_the_thread_asks_for_its_priority_and_says_what_became_of_it(monkeypatch
     for answer in (True, False):
         monkeypatch.setattr(module, 'become_realtime', lambda priority, a=answer: a and priority)
         assert World(priority=42).run(SECOND_NS).thread.is_realtime == (42 if answer else False)
-
-
-def waits_in_vain(inbox):
-    begin_ns = time.monotonic_ns()
-    return inbox.take(timeout_s=0.01) == [] and time.monotonic_ns() - begin_ns >= 9 * MS
-
-
-def test_an_inbox_gives_all_that_came_oldest_first_and_only_once():
-    inbox = Inbox()
-    for k in range(INBOX_SIZE + 5):
-        inbox.put(arrival(k))
-    assert [a.received_ns for a in inbox.take()] == list(range(5, INBOX_SIZE + 5))
-    assert waits_in_vain(inbox)
-
-
-def test_an_inbox_waits_until_something_comes_or_somebody_wakes_it():
-    inbox = Inbox()
-    threading.Timer(0.01, inbox.put, [arrival(1)]).start()
-    assert [a.received_ns for a in inbox.take(timeout_s=60.0)] == [1]
-    threading.Timer(0.01, inbox.wake).start()
-    assert inbox.take(timeout_s=60.0) == []
-    inbox.wake()  # before the wait: it is not forgotten
-    assert inbox.take(timeout_s=60.0) == []
-    assert waits_in_vain(inbox)
-
-
-@pytest.mark.parametrize('on_states', [False, True])
-def test_a_real_thread_waits_ticks_and_ends_safely(on_states):
-    sent, inbox = queue.Queue(), Inbox()
-    timing = {'ticks_on_states': on_states, 'state_timeout_ns': 60 * SECOND_NS}
-    thread, _ = make_thread(inbox, sent.put, **timing)
-    thread.start()
-    commands = []
-    for k in range(30):
-        assert sent.empty() or k
-        inbox.put(arrival(k * PERIOD_NS, time.monotonic_ns()))
-        commands.append(sent.get(timeout=60.0))
-    thread.stop()
-    assert (thread.is_alive(), thread.error) == (False, None)
-    commands += [sent.get_nowait() for _ in range(sent.qsize())]
-    assert_are_safe([c.effort_nm for c in commands])
-    assert not commands[-1].effort_nm.any()
-    if on_states:
-        stamps = [c.state_stamp_ns - BOOT_NS for c in commands[:30]]
-        assert stamps == list(each(PERIOD_NS, 30 * PERIOD_NS))
-    gc.unfreeze()
-
-
-def test_a_real_thread_can_be_stopped_before_it_starts_and_while_it_waits():
-    sent = queue.Queue()
-    for starts_first in (False, True):
-        thread, _ = make_thread(Inbox(), sent.put)
-        for act in (thread.start, thread.stop)[:: 1 if starts_first else -1]:
-            act()
-        thread.join(timeout=60.0)
-        assert not thread.is_alive()
-    assert sent.empty()
-    assert gc.get_freeze_count() > 0
-    gc.unfreeze()

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deadlines alone, and in the hands of the control thread."""
 
+import _thread
 from itertools import pairwise
 import math
 import os
+import queue
 import threading
 import time
 
@@ -32,6 +34,7 @@ from metactl_ros.nodes.deadlines import (
     CREEP,
     Deadlines,
     KEPT,
+    raise_middleware,
     sleep_until,
 )
 
@@ -194,6 +197,26 @@ def test_the_calling_thread_and_no_other_becomes_realtime(scheduler):
     ((thread, policy, parameter),) = scheduler
     assert thread == threading.get_native_id()
     assert (policy, parameter.sched_priority) == (os.SCHED_FIFO, 10)
+
+
+def test_the_threads_of_others_are_raised_with_the_calling_one_and_pythons_are_not(
+    scheduler,
+):
+    may_end, foreign = threading.Event(), queue.SimpleQueue()
+    own = threading.Thread(target=may_end.wait)
+    own.start()
+    # Unknown to `threading`, as those of the middleware are.
+    _thread.start_new_thread(lambda: (foreign.put(threading.get_native_id()), may_end.wait()), ())
+    try:
+        foreign_id = foreign.get(timeout=10.0)
+        raise_middleware(9)
+    finally:
+        may_end.set()
+        own.join()
+    raised = {thread for thread, _, _ in scheduler}
+    assert {foreign_id, threading.get_native_id()} <= raised
+    assert own.native_id not in raised
+    assert {(how, one.sched_priority) for _, how, one in scheduler} == {(os.SCHED_FIFO, 9)}
 
 
 def test_priority_zero_asks_for_nothing(scheduler):

@@ -40,7 +40,8 @@ def has_nominal_gains(tick):
     return np.allclose(tick.step.decision.gains.theta, NOMINAL_GAINS, atol=1e-12)
 
 
-def test_an_arm_driven_tick_by_tick_gets_the_efforts_of_the_simulation_to_the_bit():
+@pytest.mark.parametrize('rehearses', [False, True])
+def test_an_arm_driven_tick_by_tick_gets_the_efforts_of_the_simulation_to_the_bit(rehearses):
     rng = np.random.default_rng(11)
     weights = rng.normal(0.0, 0.3, (11, 8))
 
@@ -58,6 +59,8 @@ def test_an_arm_driven_tick_by_tick_gets_the_efforts_of_the_simulation_to_the_bi
     state, ticks = plant.reset(episode.start), []
     driver.begin(state, None)
     for _ in range(200):
+        if rehearses:
+            driver.rehearse()
         ticks.append(driver.tick([state], state.stamp_ns, is_fresh=True))
         state = plant.step(ticks[-1].step.effort_nm)
     np.testing.assert_array_equal([tick.step.effort_nm for tick in ticks], log.effort_nm)

@@ -11,6 +11,8 @@ from metactl_ros.nodes.middleware import loopback_environment
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from ros_peer import ROOT
 
+pytestmark = pytest.mark.ros
+
 DOMAIN = os.getpid() % 50 * 2 + 1
 ENDS_ITSELF = """
 import gc, os, signal, sys, weakref
@@ -31,14 +33,53 @@ sys.exit(code if made[0]() is None else 'the node outlives its run')
 """
 
 
-@pytest.mark.ros
-def test_a_node_that_ended_leaves_nothing_for_the_end_of_the_process():
-    done = subprocess.run(
-        [sys.executable, '-c', ENDS_ITSELF],
+WITH_A_TIMER = """
+import os, signal, sys, time
+from metactl_ros.nodes.controller_node import ControllerNode
+from metactl_ros.nodes.spin import run_node
+
+class Told(ControllerNode):
+    def stop_control(self):
+        super().stop_control()
+        print('control was stopped', flush=True)
+
+def callback():
+    {callback}
+
+def make():
+    node = Told()
+    node.create_timer(0.1, callback)
+    return node
+
+sys.exit(run_node(make, None))
+"""
+
+
+def run(program):
+    return subprocess.run(
+        [sys.executable, '-c', program],
         cwd=ROOT,
         env=os.environ | loopback_environment(DOMAIN),
         capture_output=True,
         text=True,
         timeout=30,
     )
+
+
+def test_a_node_that_ended_leaves_nothing_for_the_end_of_the_process():
+    done = run(ENDS_ITSELF)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_callback_that_fails_ends_the_run_with_control_stopped_and_is_told():
+    done = run(WITH_A_TIMER.format(callback="raise ArithmeticError('of a callback')"))
+    assert done.returncode == 1
+    assert done.stdout == 'control was stopped\n'
+    assert 'ArithmeticError: of a callback' in done.stderr
+
+
+def test_a_signal_stops_control_even_while_a_callback_hangs():
+    hang = 'os.kill(os.getpid(), signal.SIGTERM); time.sleep(60.0)'
+    done = run(WITH_A_TIMER.format(callback=hang))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == 'control was stopped\n'

@@ -8,10 +8,14 @@ import json
 import os
 from pathlib import Path
 import platform
+import subprocess
 import sys
 from typing import Any
 
 from metactl_ros.settings import Settings
+
+SOURCES = ('metactl_ros', 'training', 'config')
+"""What decides a result."""
 
 
 def write_json(path: Path, value: object) -> None:
@@ -30,14 +34,34 @@ def write_json(path: Path, value: object) -> None:
 
 
 def provenance(settings: Settings) -> dict[str, Any]:
-    """Return the resolved settings, the versions and the command, for a result file."""
+    """Return the resolved settings, the versions, the code and the command, for a result file."""
     packages = ('metactl_ros', 'numpy', 'pybullet', 'torch', 'stable-baselines3')
     return {
         'settings': dataclasses.asdict(settings),
         'versions': {'python': platform.python_version()}
         | {name: version for name in packages if (version := _version(name))},
+        'code': code_version(Path(__file__).parents[2]),
         'command': [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
+
+
+def code_version(root: Path) -> str | None:
+    """Return the commit of a checkout, with a plus if its sources differ; None outside of one."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ['git', '-C', root, *arguments], capture_output=True, check=True, text=True
+        )
+        return done.stdout.strip()
+
+    try:
+        if Path(git('rev-parse', '--show-toplevel')) != root.resolve():
+            return None  # installed somewhere within a checkout of something else
+        commit = git('rev-parse', '--short', 'HEAD')
+        is_changed = git('status', '--porcelain', '--', *SOURCES)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + '+' * bool(is_changed)
 
 
 def _version(package: str) -> str | None:

@@ -94,6 +94,7 @@ def run_bench(
     origin = provenance(settings)
     measured = {
         'at': time.strftime('%Y-%m-%dT%H:%MZ', time.gmtime()),
+        'code': origin['code'],
         'command': origin['command'],
     }
     figures['measured'] = figures.get('measured', {}) | dict.fromkeys(only, measured)

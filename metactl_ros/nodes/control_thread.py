@@ -26,6 +26,8 @@ from metactl_ros.signals import ArmState, Array, seconds
 
 INBOX_SIZE = 64
 """States kept between two ticks; of a faster burst the oldest are lost."""
+REHEARSAL_NS = 800_000
+"""How long before a tick its policy is asked for nothing: 10 ms later its caches are cold."""
 SLACK = 1e-9
 """N m by which a limit may be missed through rounding."""
 
@@ -167,6 +169,8 @@ class ControlThread(threading.Thread):
         self.deadlines = Deadlines(self._timing.period_ns, arrivals[-1].received_ns + lead_ns)
         while not self._must_stop.is_set():
             due_ns = self.deadlines.next_ns
+            if sleep_until(due_ns - REHEARSAL_NS) < due_ns - REHEARSAL_NS // 2:  # else too late
+                self._driver.rehearse()
             now_ns = sleep_until(due_ns)
             late_ns = self.deadlines.begin_tick(now_ns)
             arrivals += self._inbox.take()

@@ -44,6 +44,7 @@ from metactl_ros.nodes.quality_of_service import KEPT, RELIABLE, SENSOR, TELEMET
 from metactl_ros.nodes.reference_source import MotionSource, TrajectorySource
 from metactl_ros.nodes.spin import run_node
 from metactl_ros.nodes.state_gate import CLOCK_TOLERANCE_NS, StateGate
+from metactl_ros.nodes.state_receiver import StateReceiver, subscribe
 from metactl_ros.nodes.telemetry import forward_command, joint_state, Telemetry
 from metactl_ros.reference import Sinusoid
 from metactl_ros.rivals import load_classical, load_learned
@@ -80,6 +81,7 @@ class ControllerNode(LifecycleNode):
         parameters.declare(self, parameters.CONTROLLER, 'controller_node.yaml')
         self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', RELIABLE)
         self._thread: ControlThread | None = None
+        self._receiver: StateReceiver | None = None
         self._owned: list[tuple[Callable[[Any], Any], Any]] = []
         self.last_error = ''
 
@@ -89,7 +91,7 @@ class ControllerNode(LifecycleNode):
 
         Without `autostart` a refusal is for who asked: it may be set right and asked for again.
         """
-        if self._thread is not None and self._thread.error:
+        if any(t is not None and t.error for t in (self._thread, self._receiver)):
             return 1
         is_own_start = self.get_parameter('autostart').value
         return 2 if self.last_error and self._thread is None and is_own_start else 0
@@ -185,15 +187,14 @@ class ControllerNode(LifecycleNode):
             names,
             has_estimate=controller.estimator is not None,
         )
-        heard = [
-            (JointState, 'joint_states', self._on_state, SENSOR),
-            (Float64, '~/payload', self._on_payload, RELIABLE),
-        ]
+        heard = [(Float64, '~/payload', self._on_payload, RELIABLE)]
         if isinstance(self._reference, TrajectorySource):
             trajectory = (JointTrajectory, '~/joint_trajectory', self._on_trajectory, RELIABLE)
             heard.append(trajectory)
-        for one in heard:
-            self._owned.append((self.destroy_subscription, self.create_subscription(*one)))
+        subscriptions = [self.create_subscription(*one) for one in heard]
+        self._states = subscribe(self, JointState, 'joint_states', SENSOR)
+        for one in (*subscriptions, self._states):
+            self._owned.append((self.destroy_subscription, one))
         for kind, name, answer in (
             (SetBool, '~/enable', self._on_enable),
             (Trigger, '~/reset_fault', self._on_reset_fault),
@@ -232,8 +233,11 @@ class ControllerNode(LifecycleNode):
         self._thread = ControlThread(
             self._driver, self._inbox, timing, self._arm.limits, self._send, self._tell
         )
+        below = max(timing.priority - 1, 0)  # in time, but never in the control thread's way
+        self._receiver = StateReceiver(self._states, self.context, self._on_state, below)
         super().on_activate(state)
         self._thread.start()
+        self._receiver.start()
 
     @reported
     def on_deactivate(self, state: LifecycleState) -> None:
@@ -247,7 +251,7 @@ class ControllerNode(LifecycleNode):
         while self._owned:
             destroy, entity = self._owned.pop()
             destroy(entity)
-        self._thread = None
+        self._thread = self._receiver = None
 
     @reported
     def on_shutdown(self, _: LifecycleState) -> None:
@@ -261,10 +265,11 @@ class ControllerNode(LifecycleNode):
 
     def stop_control(self) -> None:
         """Stop the control thread if it runs; it ends with a safe last command."""
-        if self._thread is not None:
-            self._thread.stop()
-            if self._thread.error:
-                self.say_error(f'control ended by an error:\n{self._thread.error}')
+        for thread in (self._thread, self._receiver):
+            if thread is not None:
+                thread.stop()
+                if thread.error:
+                    self.say_error(f'{thread.name} ended by an error:\n{thread.error}')
 
     def _stamp(self, command: Command) -> int:
         """Return the time of a command: that of its state in simulated time, else now."""

@@ -8,6 +8,7 @@ two free-running 100 Hz clocks would meet at any phase, and a state could be 10 
 """
 
 import os
+from pathlib import Path
 import threading
 import time
 
@@ -85,12 +86,25 @@ def sleep_until(moment_ns: int) -> int:
     return time.monotonic_ns()
 
 
-def become_realtime(priority: int) -> bool:
-    """Put the calling thread under SCHED_FIFO; return whether the system permitted it."""
+def become_realtime(priority: int, thread_id: int | None = None) -> bool:
+    """Put a thread, or else the calling one, under SCHED_FIFO; return whether it was permitted."""
     if not priority:
         return False
+    one = threading.get_native_id() if thread_id is None else thread_id
     try:
-        os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, os.sched_param(priority))
+        os.sched_setscheduler(one, os.SCHED_FIFO, os.sched_param(priority))
     except OSError:
         return False
     return True
+
+
+def raise_middleware(priority: int) -> None:
+    """Put the calling thread and all that Python did not start under SCHED_FIFO, if permitted.
+
+    The middleware's threads bring the messages, and hold locks that real-time threads wait for,
+    Python's own lock in their hands. As ordinary threads they may be kept waiting themselves.
+    """
+    started = {thread.native_id for thread in threading.enumerate()} - {threading.get_native_id()}
+    for task in Path('/proc/self/task').iterdir():
+        if int(task.name) not in started:
+            become_realtime(priority, int(task.name))

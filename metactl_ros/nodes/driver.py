@@ -4,6 +4,7 @@
 
     driver.begin(state, effort)                   the first good state
     tick = driver.tick(new_states, now_ns, ...)   every period, whether or not a state came
+    driver.rehearse()                             shortly before, so that the policy is quick
     tick = driver.fade(now_ns)                    on the way out: the ladder of a blind arm
 
 The control loop, the shield and the modes are those of the simulations (`control/loop.py`); the
@@ -109,6 +110,7 @@ class Driver:
         self.requests = requests
         self._inference_budget_ns = inference_budget_ns
         self._state: ArmState | None = None
+        self._window: Array | None = None
         self._now_ns = 0
         self._stood_ns = 0
         self._action = self.loop.nominal_action
@@ -173,6 +175,11 @@ class Driver:
         )
         return self._act(state, reference or self._hold(state), now_ns, health)
 
+    def rehearse(self) -> None:
+        """Ask the policy for nothing: what it needs is then in the caches when a tick asks it."""
+        if self._policy is not None and self._window is not None:
+            propose(self._policy, self._window, self.loop.gain_map.size)
+
     def fade(self, now_ns: int) -> Tick:
         """Return a tick of an arm that is being left alone: gravity torque, fading to zero."""
         assert self._state is not None
@@ -190,17 +197,16 @@ class Driver:
 
     def _look(self, states: Sequence[ArmState]) -> Reference | None:
         """Let states enter the window, ask the policy, and return what is wanted at the last."""
-        window: Array | None = None
         wanted: Reference | None = None
         for state in states:
             wanted = self.reference.at(state.stamp_ns)
             reference = wanted or self._hold(state)
-            window = self.loop.observe(state, reference, self._payload_kg)
+            self._window = self.loop.observe(state, reference, self._payload_kg)
             self._seen.append((state, reference))
         self._state = states[-1]
-        if self._policy is not None and window is not None:
+        if self._policy is not None and self._window is not None:
             begin_ns = time.perf_counter_ns()
-            action = propose(self._policy, window, self.loop.gain_map.size)
+            action = propose(self._policy, self._window, self.loop.gain_map.size)
             self._inference_ns = time.perf_counter_ns() - begin_ns
             self.num_policy_errors += action is None
             self._action = without_proposal(self.loop) if action is None else action

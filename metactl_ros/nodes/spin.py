@@ -3,13 +3,16 @@
 """Runs a node until SIGTERM or SIGINT, and lets it say its last word while ROS still works.
 
 rclpy's own signal handlers shut the context down at once, after which nothing can be published; so
-they are not installed.
+they are not installed. The executor has a thread of its own and wakes only if there is something
+to do: before every wait it gathers all that a node has, in Python, and Python runs one thread at a
+time, so waking to look for a signal would get in the way of the control thread.
 """
 
 from collections.abc import Callable, Sequence
 import gc
 import signal
 import sys
+import threading
 from types import FrameType
 from typing import Any
 
@@ -18,17 +21,49 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 
 from metactl_ros.errors import MetactlError
-from metactl_ros.nodes.deadlines import become_realtime
+from metactl_ros.nodes.deadlines import raise_middleware
 from metactl_ros.nodes.middleware import require_secure_or_local
 
 POLL_S = 0.05
 """How soon a signal is noticed."""
+LAST_CALLBACK_S = 0.1
+"""How long a callback that runs when the end comes is waited for."""
+
+
+class Spinner(threading.Thread):
+    """Spins an executor until stopped, or until a callback fails."""
+
+    def __init__(self, executor: Any) -> None:
+        super().__init__(name='executor', daemon=True)
+        self._executor = executor
+        self._must_stop = False
+        self.error: Exception | None = None
+        """What a callback raised."""
+
+    def run(self) -> None:
+        """Spin."""
+        try:
+            while not self._must_stop:
+                self._executor.spin_once()
+        except Exception as error:
+            self.error = error
+
+    def stop(self) -> None:
+        """Ask for the end and wait for it, but not for ever."""
+        if self.is_alive():
+            self._executor.create_task(self._end)  # wakes it
+            self.join(LAST_CALLBACK_S)
+        self._executor = None
+
+    def _end(self) -> None:
+        self._must_stop = True
 
 
 def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
     """Make a node, start it, spin until asked to end, and return its exit code.
 
-    A node has `start() -> bool`, `stop_control()` and `exit_code`.
+    A node has `start() -> bool`, `stop_control()` and `exit_code`. What a callback raises ends the
+    run, and is raised here.
     """
     must_end = False
 
@@ -38,7 +73,7 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
 
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, end)
-    sys.setswitchinterval(0.0005)  # threads give way within 0.5 ms instead of 5
+    sys.setswitchinterval(0.0001)  # threads give way within 0.1 ms instead of 5
     try:
         require_secure_or_local()
         rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
@@ -46,18 +81,21 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
         sys.stderr.write(f'error: {error}\n')
         return 2
     node, executor = None, SingleThreadedExecutor()
+    spinner = Spinner(executor)
     try:
         node = make()
         executor.add_node(node)
         if node.start():
             # Below the control thread: messages must arrive in time, but never in its way.
-            become_realtime(max(node.get_parameter('realtime_priority').value - 1, 0))
-            while not must_end and not node.exit_code:
-                executor.spin_once(timeout_sec=POLL_S)
+            raise_middleware(max(node.get_parameter('realtime_priority').value - 1, 0))
+            spinner.start()  # with the priority of this thread
+            while not must_end and not node.exit_code and spinner.is_alive():
+                spinner.join(POLL_S)
     except MetactlError as error:
         sys.stderr.write(f'error: {error}\n')
         return 2
     finally:
+        spinner.stop()
         if node is not None:
             node.stop_control()
             code = node.exit_code
@@ -69,4 +107,6 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
         gc.unfreeze()
         gc.collect()
         rclpy.try_shutdown()
+    if spinner.error is not None:
+        raise spinner.error
     return int(code)
