@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 
+import psutil
 import pytest
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
@@ -84,3 +85,9 @@ def running(module, domain_id, *parameters):
                 process.wait(5.0)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def priorities(process):
+    """Return the real-time priority of each thread, largest first; zero is none."""
+    threads = psutil.Process(process.pid).threads()
+    return sorted((os.sched_getparam(one.id).sched_priority for one in threads), reverse=True)

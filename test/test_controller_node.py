@@ -22,7 +22,7 @@ from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from resting_robot import JOINTS, PATIENT, PERIOD_S, Robot, STILL
-from ros_peer import running, wait_until
+from ros_peer import priorities, running, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, String
 from std_srvs.srv import SetBool, Trigger
@@ -248,6 +248,21 @@ def test_it_is_small_and_has_no_torch(controller):
     assert not [m.path for m in process.memory_maps() if 'torch' in m.path or 'bullet' in m.path]
     addresses = {c.laddr.ip for c in process.net_connections(kind='inet')}
     assert addresses <= {'127.0.0.1'}
+
+
+def test_the_control_thread_goes_before_all_others_and_these_before_other_processes(controller):
+    first, *others = priorities(controller)
+    if not first:
+        pytest.skip('this system permits no real-time priority')
+    assert first == 10
+    assert set(others) == {9}
+
+
+def test_in_simulated_time_nothing_has_priority(robot):
+    with running('controller_node', DOMAIN, PATIENT, STILL, 'use_sim_time:=true') as process:
+        robot.speaks = True
+        robot.until(Mode.NOMINAL)
+        assert not any(priorities(process))
 
 
 def test_in_shadow_it_publishes_everything_but_commands(robot):

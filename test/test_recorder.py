@@ -19,6 +19,7 @@ pytest.importorskip('rosbags', reason='needs the extra `sim`')
 from bags import read_records
 from mcap.records import Chunk, Message
 import rclpy
+from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import serialize_message
 from rosbags.highlevel import AnyReader
@@ -179,6 +180,29 @@ def test_two_seconds_of_nine_topics_are_recorded_completely(tmp_path, node):
     for chunk in read_records(bag, Chunk, emit_chunks=True):
         assert chunk.message_end_time - chunk.message_start_time <= 500_000_000
         assert chunk.uncompressed_size <= 64 * 1024
+
+
+def test_what_came_before_the_end_is_recorded_however_much_it_is(tmp_path, node):
+    bag = tmp_path / 'bag'
+    with recording(bag) as process:
+        made = publisher(node, JointState, 'joint_states')
+        for number in range(1, 901):
+            made.publish(joint_state(number))
+        assert made.wait_for_all_acked(Duration(seconds=DEADLINE_S))
+        code, _ = process.end(signal.SIGTERM)
+    assert code == 0
+    assert f'{NAMESPACE}/joint_states 900,' in process.log.read_text()
+
+
+def test_a_robot_that_goes_on_talking_does_not_keep_the_recorder_from_its_end(tmp_path, node):
+    with recording(tmp_path / 'bag') as process:
+        made = publisher(node, JointState, 'joint_states')
+        process.popen.send_signal(signal.SIGTERM)
+        end_s = time.monotonic() + DEADLINE_S
+        while process.popen.poll() is None and time.monotonic() < end_s:
+            publish_at_100_hz([made], 1)
+        assert process.popen.wait(DEADLINE_S) == 0
+        assert time.monotonic() < end_s
 
 
 def test_a_publisher_that_offers_less_is_heard_as_well(tmp_path, node):

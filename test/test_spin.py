@@ -9,7 +9,8 @@ import pytest
 from metactl_ros.nodes.middleware import loopback_environment
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from ros_peer import ROOT
+from ros_peer import Peer, priorities, ROOT, running, wait_until
+from sensor_msgs.msg import JointState
 
 pytestmark = pytest.mark.ros
 
@@ -83,3 +84,18 @@ def test_a_signal_stops_control_even_while_a_callback_hangs():
     done = run(WITH_A_TIMER.format(callback=hang))
     assert done.returncode == 0, done.stderr
     assert done.stdout == 'control was stopped\n'
+
+
+@pytest.mark.parametrize('is_lockstep', [False, True])
+def test_a_simulated_robot_has_priority_in_real_time_and_none_in_lockstep(is_lockstep):
+    peer, states = Peer(DOMAIN), []
+    peer.node.create_subscription(JointState, 'joint_states', states.append, 5)
+    try:
+        with running('plant_node', DOMAIN, 'plant:=rk4', f'lockstep:={is_lockstep}') as process:
+            wait_until(lambda: len(states) > 1)
+            found = priorities(process)
+    finally:
+        peer.close()
+    if not is_lockstep and not found[0]:
+        pytest.skip('this system permits no real-time priority')
+    assert any(found) is not is_lockstep

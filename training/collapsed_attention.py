@@ -98,7 +98,7 @@ class AttentionBlock(nn.Module):
                 nn.Linear(2 * width, width),
             )
 
-    def _by_head(self, joined: torch.Tensor) -> torch.Tensor:
+    def by_head(self, joined: torch.Tensor) -> torch.Tensor:
         """Return (..., d) as (..., K, d_k)."""
         shape = (*joined.shape[:-1], self.attention.num_heads, self.attention.head_dim)
         return joined.reshape(shape)  # (..., K, d_k)
@@ -106,7 +106,7 @@ class AttentionBlock(nn.Module):
     def _feed_forward(self, h: torch.Tensor) -> torch.Tensor:
         return h if self.ffn is None else h + self.ffn(h)
 
-    def _projections(self, basis: torch.Tensor | None = None) -> Projections:
+    def projections(self, basis: torch.Tensor | None = None) -> Projections:
         """Return the maps, keys and values over a basis, shape (C, d), or over h itself."""
         width = self.attention.embed_dim
         # Split once: the gradient is then one cat, where every slice would need a full matrix.
@@ -121,12 +121,12 @@ class AttentionBlock(nn.Module):
         """Return q / sqrt(d_k), shape (K, B, d_k), from h of the last token, shape (B, d)."""
         query = functional.linear(self.norm(last), maps.query, maps.query_bias)
         scaled = query * self.attention.head_dim**-0.5
-        return self._by_head(scaled).transpose(0, 1)  # (K, B, d_k)
+        return self.by_head(scaled).transpose(0, 1)  # (K, B, d_k)
 
     def _outputs(self, pooled: torch.Tensor, maps: Projections) -> torch.Tensor:
         """Return the heads' outputs, shape (B, K, d_k), of what each attended to, (B, K, C)."""
         by_head = torch.bmm(pooled.transpose(0, 1), maps.values.mT)  # (K, B, d_k)
-        return self._by_head(by_head.transpose(0, 1).flatten(1) + maps.common)  # (B, K, d_k)
+        return self.by_head(by_head.transpose(0, 1).flatten(1) + maps.common)  # (B, K, d_k)
 
     def _finish(self, last: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Return the block's output from h of the last token and what the heads found, (B, d)."""
@@ -140,7 +140,7 @@ class CausalBlock(AttentionBlock):
         """Return h of the next layer, shape (B, W, d)."""
         weight, bias = self.attention.in_proj_weight, self.attention.in_proj_bias
         merged = functional.linear(self.norm(h), weight, bias)  # (B, W, 3 d)
-        split = self._by_head(merged.reshape(*h.shape[:2], 3, -1))  # (B, W, 3, K, d_k)
+        split = self.by_head(merged.reshape(*h.shape[:2], 3, -1))  # (B, W, 3, K, d_k)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # (B, K, W, d_k) each
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         flat = mixed.transpose(1, 2).flatten(2)  # (B, W, d)
@@ -157,7 +157,7 @@ class LastQueryBlock(AttentionBlock):
 
     def attend(self, h: torch.Tensor, last: torch.Tensor) -> Heads:
         """Return weights and outputs of the heads."""
-        maps = self._projections()
+        maps = self.projections()
         # Gain and bias of the norm are folded into the maps.
         unscaled = functional.layer_norm(h, h.shape[-1:], eps=self.norm.eps)
         probe = torch.bmm(self._query(last, maps), maps.keys).transpose(0, 1)  # (B, K, d)
@@ -177,7 +177,7 @@ class CollapsedBlock(AttentionBlock):
     def attend(self, tokens: torch.Tensor, embedding: TokenEmbedding, last: torch.Tensor) -> Heads:
         """Return weights and outputs of the heads."""
         basis = centred_basis(embedding)  # (F + W, d)
-        maps = self._projections(basis)
+        maps = self.projections(basis)
         scale = inverse_deviation(tokens, basis, self.norm.eps).unsqueeze(1)  # (B, 1, W)
         probe = torch.bmm(self._query(last, maps), maps.keys).transpose(0, 1)  # (B, K, F + W)
         content, position = probe.split_with_sizes([tokens.shape[2], tokens.shape[1]], dim=2)

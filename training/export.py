@@ -48,7 +48,8 @@ from metactl_ros.settings import Settings
 from metactl_ros.signals import Array
 from metactl_ros.task import draw_evaluation
 from training.arguments import complain
-from training.networks import MIN_FEATURES
+from training.folded_attention import FoldedAttention
+from training.networks import MIN_FEATURES, ShallowAttention
 from training.run import DAMAGED, read_run, RunConfig, RunError
 from training.shielded_sac import ShieldedSAC
 
@@ -126,6 +127,8 @@ class ExportedActor(nn.Module):
                 elif isinstance(child, nn.GRU):
                     setattr(parent, name, SingleGru(child))
         self.extractor = exact.features_extractor
+        if isinstance(self.extractor, ShallowAttention):
+            self.extractor = FoldedAttention(self.extractor)
         self.heads = nn.Sequential(exact.latent_pi, exact.mu, nn.Tanh())
         self.eval()
 

@@ -96,6 +96,12 @@ class ControllerNode(LifecycleNode):
         is_own_start = self.get_parameter('autostart').value
         return 2 if self.last_error and self._thread is None and is_own_start else 0
 
+    @property
+    def realtime_priority(self) -> int:
+        """Of the control thread; none in simulated time, which would only starve who records."""
+        is_simulated = self.get_parameter('use_sim_time').value
+        return 0 if is_simulated else int(self.get_parameter('realtime_priority').value)
+
     def say_error(self, text: str) -> None:
         """Put an error into the log and into the diagnostics."""
         self.last_error = text
@@ -226,7 +232,7 @@ class ControllerNode(LifecycleNode):
             state_timeout_ns=_nanoseconds(values['state_timeout_s']),
             state_lead_ns=_nanoseconds(values['state_lead_s']),
             fade_ns=_nanoseconds(modes.blind_ramp_s),
-            priority=values['realtime_priority'],
+            priority=self.realtime_priority,
         )
         self._inbox.take()
         self._renew_gate()

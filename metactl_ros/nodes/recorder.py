@@ -35,7 +35,9 @@ from metactl_ros.errors import ConfigError, MetactlError
 DEPTH = 1000
 """Messages the middleware keeps for us: ten seconds at 100 Hz."""
 SPIN_S = 0.05
-"""How long a signal may wait to be seen, and how long messages under way are waited for then."""
+"""How long a signal may wait to be seen, and how long it must be quiet then."""
+DRAIN_S = 1.0
+"""How long at most messages that came before the end are taken afterwards."""
 TELL_S = 0.5
 """How often a terminal is told how far the recording is."""
 
@@ -107,9 +109,14 @@ def record(node: Any, signals: list[int], duration_s: float = math.inf) -> int:
             sys.stderr.write(f'\r{passed_s:.0f} s, {count} messages on the disk\x1b[K')
     if told_s:
         sys.stderr.write('\n')
-    end_s = time.monotonic() + SPIN_S
-    while recording.failure is None and (left_s := end_s - time.monotonic()) > 0.0:
-        executor.spin_once(timeout_sec=left_s)
+    end_s = time.monotonic() + DRAIN_S
+    heard, quiet_s = -1, 0.0
+    while recording.failure is None and time.monotonic() < end_s:
+        if heard != (heard := sum(tap.num_heard for tap in taps)):
+            quiet_s = time.monotonic() + SPIN_S
+        elif time.monotonic() > quiet_s:
+            break
+        executor.spin_once(timeout_sec=SPIN_S)
     recording.close()
     counts = ', '.join(f'{topic.name} {recording.counts[topic.name]}' for topic in topics)
     sys.stderr.write(f'recorded to {folder}: {counts}\n')
@@ -139,6 +146,7 @@ class Tap:
         self._recording = recording
         self._clock = clock
         self._refused: QoSPolicyKind | None = None
+        self.num_heard = 0
         self._qos = QoSProfile(depth=DEPTH, reliability=QoSReliabilityPolicy.RELIABLE)
         if topic.name.endswith(LATCHED):
             self._qos.durability = QoSDurabilityPolicy.TRANSIENT_LOCAL
@@ -174,6 +182,7 @@ class Tap:
         self._refused = QoSPolicyKind(event.last_policy_kind)
 
     def _on_message(self, data: bytes, info: dict[str, int]) -> None:
+        self.num_heard += 1
         if not self._topic.offered_qos:
             publishers = self._node.get_publishers_info_by_topic(self._topic.name)
             offered = tuple(qos_in_words(publisher.qos_profile) for publisher in publishers)

@@ -62,8 +62,8 @@ class Spinner(threading.Thread):
 def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
     """Make a node, start it, spin until asked to end, and return its exit code.
 
-    A node has `start() -> bool`, `stop_control()` and `exit_code`. What a callback raises ends the
-    run, and is raised here.
+    A node has `start() -> bool`, `stop_control()`, `exit_code` and the `realtime_priority` of its
+    control thread. What a callback raises ends the run, and is raised here.
     """
     must_end = False
 
@@ -87,7 +87,7 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
         executor.add_node(node)
         if node.start():
             # Below the control thread: messages must arrive in time, but never in its way.
-            raise_middleware(max(node.get_parameter('realtime_priority').value - 1, 0))
+            raise_middleware(max(node.realtime_priority - 1, 0))
             spinner.start()  # with the priority of this thread
             while not must_end and not node.exit_code and spinner.is_alive():
                 spinner.join(POLL_S)

@@ -17,10 +17,9 @@ from metactl_ros.policy.sealed import BundleError
 
 # fmt: off
 OPERATORS = frozenset({
-    'Add', 'Cast', 'Clip', 'Concat', 'Div', 'Equal', 'Expand', 'GRU', 'Gather', 'Gelu', 'Gemm',
-    'LayerNormalization', 'MatMul', 'Mul', 'Pad', 'Pow', 'Reciprocal', 'ReduceMean', 'ReduceSum',
-    'Relu', 'Reshape', 'Shape', 'Slice', 'Softmax', 'Split', 'Sqrt', 'Squeeze', 'Tanh',
-    'Transpose', 'Trilu', 'Unsqueeze', 'Where',
+    'Add', 'Cast', 'Concat', 'Equal', 'Expand', 'GRU', 'Gather', 'Gelu', 'Gemm',
+    'LayerNormalization', 'LpNormalization', 'MatMul', 'Mul', 'Pad', 'Relu', 'Reshape', 'Shape',
+    'Slice', 'Softmax', 'Split', 'Squeeze', 'Tanh', 'Transpose', 'Trilu', 'Where',
 })
 # fmt: on
 """What the exporter makes of the networks of `training.networks`."""
