@@ -20,7 +20,10 @@ PATIENT = 'state_timeout_s:=0.5'  # the robot of a test has no priority on a bus
 
 
 class Robot(Peer):
-    """An arm at rest: it publishes one posture at 100 Hz and keeps the commands it gets."""
+    """An arm at rest: it publishes one posture at 100 Hz and keeps the commands it gets.
+
+    A command is kept with its number: of a topic that holds only the newest, some may be missed.
+    """
 
     def __init__(self, domain_id):
         super().__init__(domain_id)
@@ -40,6 +43,7 @@ class Robot(Peer):
     def listen(self, kind, topic, hear):
         def unless_old(message, info):  # the last words of a node of the test before
             if info['source_timestamp'] > self.since_ns:
+                self.sequence_number = info['publication_sequence_number']
                 hear(message)
 
         self.node.create_subscription(kind, topic, unless_old, 100)
@@ -56,7 +60,7 @@ class Robot(Peer):
                 self.last_state_s = time.monotonic()
 
     def on_command(self, message):
-        self.commands.append((time.monotonic(), list(message.name), list(message.effort)))
+        self.commands.append((self.sequence_number, list(message.name), list(message.effort)))
 
     def on_shield(self, message):
         self.shield.append(dict(zip(message.name, message.position, strict=True)))

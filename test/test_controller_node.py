@@ -66,8 +66,10 @@ def assert_sound(robot, settings):
     sent, limits = efforts(robot), settings.arm.limits
     assert np.isfinite(sent).all()
     assert (np.abs(sent) <= limits.effort_nm).all()
-    most = np.array(limits.effort_rate_nmps) * PERIOD_S + 1e-9
+    num_steps = np.diff([number for number, _, _ in robot.commands])[:, np.newaxis]
+    most = num_steps * np.array(limits.effort_rate_nmps) * PERIOD_S + 1e-9
     assert (np.abs(np.diff(sent, axis=0)) <= most).all()
+    assert (num_steps == 1).mean() > 0.9
     assert all(names == list(JOINTS) for _, names, _ in robot.commands)
 
 

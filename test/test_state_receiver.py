@@ -17,7 +17,8 @@ from std_msgs.msg import Float64
 
 from metactl_ros.nodes.middleware import loopback_environment
 from metactl_ros.nodes.quality_of_service import RELIABLE, SENSOR
-from metactl_ros.nodes.state_receiver import NotInExecutor, StateReceiver, subscribe
+from metactl_ros.nodes.state_receiver import StateReceiver
+from metactl_ros.nodes.subscriptions import NotInExecutor, subscribe
 
 pytestmark = pytest.mark.ros
 DOMAIN = os.getpid() % 50 * 2 + 1

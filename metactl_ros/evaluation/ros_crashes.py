@@ -5,6 +5,7 @@
 Times between two messages are those at which the recorder received them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 import signal
@@ -19,6 +20,7 @@ from rosbags.typesys import get_typestore, Stores
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.nodes.fleet import begin, running, Setup
+from metactl_ros.nodes.joint_messages import nanoseconds
 from metactl_ros.nodes.undisturbed import undisturbed
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import Array
@@ -37,6 +39,8 @@ class Heard:
 
     commands: tuple[Array, Array]
     """Times, shape (N,), and efforts in N m, shape (N, n)."""
+    efforts: tuple[Array, Array]
+    """The same from all that the controller said, if a busy recorder missed a command."""
     modes: tuple[Array, Array]
     """Times and modes, shape (T,)."""
     brakings: tuple[Array, Array]
@@ -109,23 +113,34 @@ def crash(setup: Setup, name: str, number: int) -> tuple[list[float], list[float
 def hear(folder: Path) -> Heard:
     """Return what a bag holds of commands, modes and brake."""
     heard: dict[str, list[tuple[float, Any]]] = {}
+    efforts: dict[int, Array] = {}
     with AnyReader([folder], default_typestore=get_typestore(Stores.ROS2_JAZZY)) as reader:
         for connection, stamp_ns, raw in reader.messages():
             topic = connection.topic.rpartition('/')[2]
-            if topic in ('joint_commands', 'shield', 'braking'):
+            if topic in ('joint_commands', 'output', 'shield', 'braking'):
                 message: Any = reader.deserialize(raw, connection.msgtype)
                 value = {
                     'joint_commands': lambda m: m.effort,
+                    'output': lambda m: m.effort,
                     'shield': lambda m: m.position[0],
                     'braking': lambda m: m.data,
                 }[topic](message)
                 heard.setdefault(topic, []).append((stamp_ns / 1e9, value))
+                if topic == 'joint_commands':
+                    efforts[nanoseconds(message.header.stamp)] = value
+                elif topic == 'output':  # has the stamp of its command
+                    efforts.setdefault(nanoseconds(message.header.stamp), value)
 
-    def columns(topic: str) -> tuple[Array, Array]:
-        times, values = zip(*heard[topic], strict=True)
+    def columns(rows: Iterable[tuple[float, Any]]) -> tuple[Array, Array]:
+        times, values = zip(*rows, strict=True)
         return np.array(times), np.array(values)
 
-    return Heard(columns('joint_commands'), columns('shield'), columns('braking'))
+    return Heard(
+        columns(heard['joint_commands']),
+        columns((stamp_ns / 1e9, effort) for stamp_ns, effort in sorted(efforts.items())),
+        columns(heard['shield']),
+        columns(heard['braking']),
+    )
 
 
 def effort_steps(heard: Heard, started: list[float]) -> float:
@@ -135,7 +150,7 @@ def effort_steps(heard: Heard, started: list[float]) -> float:
     those have braked meanwhile.
     """
     arm = load_settings().arm
-    times, efforts = heard.commands
+    times, efforts = heard.efforts
     share = np.abs(np.diff(efforts, axis=0)) / (np.array(arm.limits.effort_rate_nmps) * 0.01)
     is_first = np.zeros(len(share), dtype=bool)
     for at in started:

@@ -44,7 +44,8 @@ from metactl_ros.nodes.quality_of_service import KEPT, RELIABLE, SENSOR, TELEMET
 from metactl_ros.nodes.reference_source import MotionSource, TrajectorySource
 from metactl_ros.nodes.spin import run_node
 from metactl_ros.nodes.state_gate import CLOCK_TOLERANCE_NS, StateGate
-from metactl_ros.nodes.state_receiver import StateReceiver, subscribe
+from metactl_ros.nodes.state_receiver import StateReceiver
+from metactl_ros.nodes.subscriptions import subscribe
 from metactl_ros.nodes.telemetry import forward_command, joint_state, Telemetry
 from metactl_ros.reference import Sinusoid
 from metactl_ros.rivals import load_classical, load_learned

@@ -4,14 +4,17 @@
 
     python -m metactl_ros.nodes.recorder --ros-args -p out:=FOLDER
 
-Messages are kept as the bytes that arrived. SIGINT and SIGTERM end the bag; a kill costs less than
-a second of it. Exit codes: 0 recorded, 1 the disk failed, 2 refused to start.
+Messages are kept as the bytes that arrived, with the time at which the middleware received them,
+and fetched from it every few milliseconds: being called for each of them, rclpy's way, costs far
+more, and a quick simulation would leave the recorder behind. SIGINT and SIGTERM end the bag; a
+kill costs less than a second of it. Exit codes: 0 recorded, 1 the disk failed, 2 refused to start.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 import json
 import math
+from operator import itemgetter
 from pathlib import Path
 import signal
 import sys
@@ -31,13 +34,16 @@ from metactl_ros.bag.message_definitions import load_definition
 from metactl_ros.bag.recorded_topics import LATCHED, parse_topics, TOPICS
 from metactl_ros.bag.recording import LogClock, Recording
 from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.nodes.subscriptions import subscribe, take
 
 DEPTH = 1000
 """Messages the middleware keeps for us: ten seconds at 100 Hz."""
-SPIN_S = 0.05
-"""How long a signal may wait to be seen, and how long it must be quiet then."""
+POLL_S = 0.005
+"""How often messages are fetched, and signals seen."""
+EVENTS_S = 0.05
+"""How often everything else is looked after, and how long it must be quiet at the end."""
 DRAIN_S = 1.0
-"""How long at most messages that came before the end are taken afterwards."""
+"""How long at most messages are still fetched after a signal."""
 TELL_S = 0.5
 """How often a terminal is told how far the recording is."""
 
@@ -93,30 +99,44 @@ def record(node: Any, signals: list[int], duration_s: float = math.inf) -> int:
     ]
     recording = Recording(BagWriter(folder))
     clock = LogClock()
-    taps = [Tap(node, topic, recording, clock) for topic in topics]
+    taps = [Tap(node, topic) for topic in topics]
+
+    def fetch() -> int:
+        """Put what came since the last time into the recording, in order; return how many."""
+        fetched = [
+            (info['received_timestamp'], tap, data, info)
+            for tap in taps
+            for data, info in tap.take()
+        ]
+        for received_ns, tap, data, info in sorted(fetched, key=itemgetter(0)):
+            recording.put(tap.message(data, info, clock.log_time_ns(received_ns)))
+        return len(fetched)
+
     sys.stderr.write(f'recording to {folder}\n')
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    told_s = 0.0
+    told_s = looked_s = 0.0
     begin_s = time.monotonic()
     while not signals and recording.failure is None and time.monotonic() < begin_s + duration_s:
-        executor.spin_once(timeout_sec=SPIN_S)
-        for tap in taps:
-            tap.follow_offers()
-        if (passed_s := time.monotonic() - begin_s) > told_s + TELL_S and sys.stderr.isatty():
+        fetch()
+        passed_s = time.monotonic() - begin_s
+        if passed_s > looked_s + EVENTS_S:
+            looked_s = passed_s
+            executor.spin_once(timeout_sec=0.0)
+            for tap in taps:
+                tap.follow_offers()
+        if passed_s > told_s + TELL_S and sys.stderr.isatty():
             told_s = passed_s
             count = sum(recording.counts.values())
             sys.stderr.write(f'\r{passed_s:.0f} s, {count} messages on the disk\x1b[K')
+        time.sleep(POLL_S)
     if told_s:
         sys.stderr.write('\n')
-    end_s = time.monotonic() + DRAIN_S
-    heard, quiet_s = -1, 0.0
-    while recording.failure is None and time.monotonic() < end_s:
-        if heard != (heard := sum(tap.num_heard for tap in taps)):
-            quiet_s = time.monotonic() + SPIN_S
-        elif time.monotonic() > quiet_s:
-            break
-        executor.spin_once(timeout_sec=SPIN_S)
+    end_s, quiet_s = time.monotonic() + DRAIN_S, time.monotonic() + EVENTS_S
+    while recording.failure is None and time.monotonic() < min(end_s, quiet_s):
+        if fetch():
+            quiet_s = time.monotonic() + EVENTS_S
+        time.sleep(POLL_S)
     recording.close()
     counts = ', '.join(f'{topic.name} {recording.counts[topic.name]}' for topic in topics)
     sys.stderr.write(f'recorded to {folder}: {counts}\n')
@@ -134,19 +154,16 @@ def resolve(node: Any, name: str) -> str:
 
 
 class Tap:
-    """A subscription that puts all messages of a topic into a recording, as bytes.
+    """A subscription from which the messages of a topic are fetched, as bytes.
 
     It asks for reliable delivery, so that nothing is lost. A publisher that offers less would not
     be heard at all: where there is one, less is asked for from then on.
     """
 
-    def __init__(self, node: Any, topic: BagTopic, recording: Recording, clock: LogClock) -> None:
+    def __init__(self, node: Any, topic: BagTopic) -> None:
         self._node = node
         self._topic = topic
-        self._recording = recording
-        self._clock = clock
         self._refused: QoSPolicyKind | None = None
-        self.num_heard = 0
         self._qos = QoSProfile(depth=DEPTH, reliability=QoSReliabilityPolicy.RELIABLE)
         if topic.name.endswith(LATCHED):
             self._qos.durability = QoSDurabilityPolicy.TRANSIENT_LOCAL
@@ -169,10 +186,10 @@ class Tap:
 
     def _subscribe(self) -> Any:
         package, _, name = self._topic.definition.type_name.split('/')
-        return self._node.create_subscription(
+        return subscribe(
+            self._node,
             getattr(import_module(f'{package}.msg'), name),
             self._topic.name,
-            self._on_message,
             self._qos,
             event_callbacks=SubscriptionEventCallbacks(incompatible_qos=self._on_refusal),
             raw=True,
@@ -181,20 +198,26 @@ class Tap:
     def _on_refusal(self, event: Any) -> None:
         self._refused = QoSPolicyKind(event.last_policy_kind)
 
-    def _on_message(self, data: bytes, info: dict[str, int]) -> None:
-        self.num_heard += 1
+    def take(self) -> Iterator[tuple[bytes, dict[str, int]]]:
+        """Give the messages that wait, oldest first, as bytes, and what is known of each."""
+        for _ in range(DEPTH):  # not for ever: other topics have messages, too
+            taken = take(self._subscription)
+            if taken is None:
+                return
+            yield taken
+
+    def message(self, data: bytes, info: dict[str, int], log_time_ns: int) -> BagMessage:
+        """Return a message as it goes into the bag."""
         if not self._topic.offered_qos:
             publishers = self._node.get_publishers_info_by_topic(self._topic.name)
             offered = tuple(qos_in_words(publisher.qos_profile) for publisher in publishers)
             self._topic = self._topic._replace(offered_qos=offered)
-        self._recording.put(
-            BagMessage(
-                self._topic,
-                data,
-                self._clock.log_time_ns(info['received_timestamp']),
-                max(info['source_timestamp'], 0),  # what a publisher sends may be anything
-                info['publication_sequence_number'] % 2**32,
-            )
+        return BagMessage(
+            self._topic,
+            data,
+            log_time_ns,
+            max(info['source_timestamp'], 0),  # what a publisher sends may be anything
+            info['publication_sequence_number'] % 2**32,
         )
 
 

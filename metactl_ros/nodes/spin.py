@@ -26,8 +26,8 @@ from metactl_ros.nodes.middleware import require_secure_or_local
 
 POLL_S = 0.05
 """How soon a signal is noticed."""
-LAST_CALLBACK_S = 0.1
-"""How long a callback that runs when the end comes is waited for."""
+LAST_CALLBACK_S = 0.1, 1.0
+"""How long a callback that runs when the end comes is waited for: by the arm, by the process."""
 
 
 class Spinner(threading.Thread):
@@ -48,12 +48,11 @@ class Spinner(threading.Thread):
         except Exception as error:
             self.error = error
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float) -> None:
         """Ask for the end and wait for it, but not for ever."""
         if self.is_alive():
             self._executor.create_task(self._end)  # wakes it
-            self.join(LAST_CALLBACK_S)
-        self._executor = None
+            self.join(timeout_s)
 
     def _end(self) -> None:
         self._must_stop = True
@@ -95,18 +94,22 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
         sys.stderr.write(f'error: {error}\n')
         return 2
     finally:
-        spinner.stop()
+        soon_s, late_s = LAST_CALLBACK_S
+        spinner.stop(soon_s)
         if node is not None:
             node.stop_control()
+            spinner.stop(late_s)
             code = node.exit_code
             node.destroy_node()
         executor.shutdown()
+        failure = spinner.error
         node = executor = None
+        del spinner
         # Nodes are cycles of references, and frozen. Left to the end of the process they take the
         # middleware down in an order that corrupts its memory, about once in fifty times.
         gc.unfreeze()
         gc.collect()
         rclpy.try_shutdown()
-    if spinner.error is not None:
-        raise spinner.error
+    if failure is not None:
+        raise failure
     return int(code)
