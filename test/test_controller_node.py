@@ -252,12 +252,12 @@ def test_it_is_small_and_has_no_torch(controller):
     assert addresses <= {'127.0.0.1'}
 
 
-def test_the_control_thread_goes_before_all_others_and_these_before_other_processes(controller):
+def test_control_goes_before_the_middleware_before_who_receives_before_the_executor(controller):
     first, *others = priorities(controller)
     if not first:
         pytest.skip('this system permits no real-time priority')
     assert first == 10
-    assert set(others) == {9}
+    assert set(others) == {9, 8, 0}  # the middleware, who receives from it, and the executor
 
 
 def test_in_simulated_time_nothing_has_priority(robot):

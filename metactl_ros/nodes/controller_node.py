@@ -240,7 +240,7 @@ class ControllerNode(LifecycleNode):
         self._thread = ControlThread(
             self._driver, self._inbox, timing, self._arm.limits, self._send, self._tell
         )
-        below = max(timing.priority - 1, 0)  # in time, but never in the control thread's way
+        below = max(timing.priority - 2, 0)  # the middleware is in between, see `run_node`
         self._receiver = StateReceiver(self._states, self.context, self._on_state, below)
         super().on_activate(state)
         self._thread.start()

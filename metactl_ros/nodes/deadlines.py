@@ -99,12 +99,13 @@ def become_realtime(priority: int, thread_id: int | None = None) -> bool:
 
 
 def raise_middleware(priority: int) -> None:
-    """Put the calling thread and all that Python did not start under SCHED_FIFO, if permitted.
+    """Put all threads that Python did not start under SCHED_FIFO, if permitted.
 
-    The middleware's threads bring the messages, and hold locks that real-time threads wait for,
-    Python's own lock in their hands. As ordinary threads they may be kept waiting themselves.
+    They bring the messages, and hold locks that real-time threads wait for, with Python's own lock
+    in their hands. They must go before those threads, too: one that looks for a message again and
+    again would never let an equal finish delivering it.
     """
-    started = {thread.native_id for thread in threading.enumerate()} - {threading.get_native_id()}
+    started = {thread.native_id for thread in threading.enumerate()}
     for task in Path('/proc/self/task').iterdir():
         if int(task.name) not in started:
             become_realtime(priority, int(task.name))

@@ -87,7 +87,9 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
         if node.start():
             # Below the control thread: messages must arrive in time, but never in its way.
             raise_middleware(max(node.realtime_priority - 1, 0))
-            spinner.start()  # with the priority of this thread
+            # An executor has no priority: at times it wakes again and again for nothing, and with
+            # a priority it would then keep its core from everybody else, for seconds.
+            spinner.start()
             while not must_end and not node.exit_code and spinner.is_alive():
                 spinner.join(POLL_S)
     except MetactlError as error:

@@ -10,6 +10,7 @@ report can hold up a state. `rclpy.wait_for_message` waits in the same way.
 
 from collections.abc import Callable
 import threading
+import time
 import traceback
 from typing import Any
 
@@ -20,6 +21,8 @@ from metactl_ros.nodes.subscriptions import take
 
 POLL_NS = 10_000_000
 """How soon a request to stop is noticed."""
+PAUSE_S = 0.0005
+"""After a wait without a message."""
 
 
 class StateReceiver(threading.Thread):
@@ -49,11 +52,15 @@ class StateReceiver(threading.Thread):
         become_realtime(self._priority)
         try:
             while not self._must_stop.is_set():
+                self._wait()
                 taken = take(self._subscription)
                 if taken is None:
-                    self._wait()
-                else:
+                    # The time is over, or a message is announced and not yet delivered: then who
+                    # delivers it may need this core.
+                    time.sleep(PAUSE_S)
+                while taken is not None and not self._must_stop.is_set():
                     self._receive(taken[0])
+                    taken = take(self._subscription)
         except Exception:
             self.error = traceback.format_exc()
 
