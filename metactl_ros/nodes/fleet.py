@@ -85,7 +85,8 @@ def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
         'sinusoid.phase_rad': episode.reference.phase_rad.tolist(),
     }
     if setup.lockstep:
-        controller['state_timeout_s'] = 10.0  # the plant waits, and a busy machine may be slow
+        # The plant waits, and a busy machine may be slow: that must not change what is computed.
+        controller |= {'state_timeout_s': 10.0, 'inference_budget_s': 1.0}
     chosen: dict[str, dict[str, object]] = {}
     if setup.record is not None:
         chosen['recorder'] = {'out': str(setup.record)}
