@@ -5,6 +5,7 @@
 import json
 import math
 import os
+from pathlib import Path
 import signal
 import time
 
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from metactl_ros.control.modes import Mode
+from metactl_ros.nodes.deadlines import CORE_LATENCY
 from metactl_ros.nodes.joint_messages import nanoseconds, set_stamp
 from metactl_ros.rivals import CLASSICAL
 from metactl_ros.settings import shipped_policy
@@ -252,12 +254,14 @@ def test_it_is_small_and_has_no_torch(controller):
     assert addresses <= {'127.0.0.1'}
 
 
-def test_control_goes_before_the_middleware_before_who_receives_before_the_executor(controller):
-    first, *others = priorities(controller)
+def test_control_goes_before_who_receives_before_all_others(controller):
+    first, second, *others = priorities(controller)
     if not first:
         pytest.skip('this system permits no real-time priority')
-    assert first == 10
-    assert set(others) == {9, 8, 0}  # the middleware, who receives from it, and the executor
+    assert (first, second) == (10, 9)
+    assert not any(others)
+    held = [os.path.realpath(file) for file in Path(f'/proc/{controller.pid}/fd').iterdir()]
+    assert (str(CORE_LATENCY) in held) == os.access(CORE_LATENCY, os.W_OK)
 
 
 def test_in_simulated_time_nothing_has_priority(robot):

@@ -2,17 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deadlines alone, and in the hands of the control thread."""
 
-import _thread
 from itertools import pairwise
 import math
 import os
-import queue
-import threading
+import sys
 import time
 
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
+import psutil
 import pytest
 from test_control_thread import (
     arrival,
@@ -29,12 +28,13 @@ from test_driver import BLIND, NOMINAL, PERIOD_NS, WARMUP
 
 from metactl_ros.nodes import deadlines as module
 from metactl_ros.nodes.deadlines import (
+    awake_cores,
     become_realtime,
     BINS_MS,
+    CORE_LATENCY,
     CREEP,
     Deadlines,
     KEPT,
-    raise_middleware,
     sleep_until,
 )
 
@@ -192,31 +192,11 @@ def scheduler(monkeypatch):
     return asked
 
 
-def test_the_calling_thread_and_no_other_becomes_realtime(scheduler):
+def test_the_calling_thread_becomes_realtime(scheduler):
     assert become_realtime(10) is True
     ((thread, policy, parameter),) = scheduler
-    assert thread == threading.get_native_id()
+    assert thread == 0  # which means: the calling one
     assert (policy, parameter.sched_priority) == (os.SCHED_FIFO, 10)
-
-
-def test_threads_that_python_did_not_start_are_raised_and_no_others(
-    scheduler,
-):
-    may_end, foreign = threading.Event(), queue.SimpleQueue()
-    own = threading.Thread(target=may_end.wait)
-    own.start()
-    # Unknown to `threading`, as those of the middleware are.
-    _thread.start_new_thread(lambda: (foreign.put(threading.get_native_id()), may_end.wait()), ())
-    try:
-        foreign_id = foreign.get(timeout=10.0)
-        raise_middleware(9)
-    finally:
-        may_end.set()
-        own.join()
-    raised = {thread for thread, _, _ in scheduler}
-    assert foreign_id in raised
-    assert not {own.native_id, threading.get_native_id()} & raised
-    assert {(how, one.sched_priority) for _, how, one in scheduler} == {(os.SCHED_FIFO, 9)}
 
 
 def test_priority_zero_asks_for_nothing(scheduler):
@@ -230,6 +210,38 @@ def test_a_refusal_of_the_system_is_an_answer(monkeypatch):
 
     monkeypatch.setattr(os, 'sched_setscheduler', refuse)
     assert become_realtime(10) is False
+
+
+def latency_us():
+    """Return how long the system may take to wake a core, us."""
+    with CORE_LATENCY.open('rb', buffering=0) as device:
+        return int.from_bytes(device.read(4), sys.byteorder)
+
+
+@pytest.mark.skipif(not os.access(CORE_LATENCY, os.W_OK), reason='needs leave to keep cores awake')
+def test_no_core_sleeps_within_the_block():
+    with awake_cores(True):
+        assert latency_us() == 0
+
+
+@pytest.mark.parametrize('are_wanted', [True, False])
+def test_cores_are_kept_awake_only_if_wanted_and_only_within_the_block(
+    are_wanted, monkeypatch, tmp_path
+):
+    device = tmp_path / 'latency'
+    device.write_bytes(b'')
+    monkeypatch.setattr(module, 'CORE_LATENCY', device)
+    with awake_cores(are_wanted):
+        assert device.read_bytes() == (bytes(4) if are_wanted else b'')
+        files = [file.path for file in psutil.Process().open_files()]
+        assert (str(device) in files) is are_wanted
+    assert str(device) not in [file.path for file in psutil.Process().open_files()]
+
+
+def test_a_system_without_such_a_device_is_let_be(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, 'CORE_LATENCY', tmp_path / 'latency')
+    with awake_cores(True):
+        assert not list(tmp_path.iterdir())
 
 
 def test_each_period_has_one_command_shortly_after_its_state():

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-rclpy = pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from resting_robot import PATIENT, Robot, STILL
 from ros_peer import Peer, ROOT, wait_until

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metactl_ros.arm import JointLimits
-from metactl_ros.nodes.deadlines import become_realtime, Deadlines, sleep_until
+from metactl_ros.nodes.deadlines import awake_cores, become_realtime, Deadlines, sleep_until
 from metactl_ros.nodes.driver import Driver, Tick
 from metactl_ros.signals import ArmState, Array, seconds
 
@@ -143,16 +143,17 @@ class ControlThread(threading.Thread):
         gc.collect()
         gc.freeze()  # what lives now lives long: later collections need not look at it
         self.is_realtime = become_realtime(self._timing.priority)
-        try:
-            arrivals = self._begin()
-            if arrivals:
-                (self._follow_states if self._timing.ticks_on_states else self._keep_time)(
-                    arrivals
-                )
-        except Exception:
-            self.error = traceback.format_exc()
-        finally:
-            self._end()
+        with awake_cores(self.is_realtime):
+            try:
+                arrivals = self._begin()
+                if arrivals and self._timing.ticks_on_states:
+                    self._follow_states(arrivals)
+                elif arrivals:
+                    self._keep_time(arrivals)
+            except Exception:
+                self.error = traceback.format_exc()
+            finally:
+                self._end()
 
     def _begin(self) -> list[Arrival]:
         """Return the first states that came, none if stopped before."""

@@ -97,12 +97,6 @@ class ControllerNode(LifecycleNode):
         is_own_start = self.get_parameter('autostart').value
         return 2 if self.last_error and self._thread is None and is_own_start else 0
 
-    @property
-    def realtime_priority(self) -> int:
-        """Of the control thread; none in simulated time, which would only starve who records."""
-        is_simulated = self.get_parameter('use_sim_time').value
-        return 0 if is_simulated else int(self.get_parameter('realtime_priority').value)
-
     def say_error(self, text: str) -> None:
         """Put an error into the log and into the diagnostics."""
         self.last_error = text
@@ -233,14 +227,15 @@ class ControllerNode(LifecycleNode):
             state_timeout_ns=_nanoseconds(values['state_timeout_s']),
             state_lead_ns=_nanoseconds(values['state_lead_s']),
             fade_ns=_nanoseconds(modes.blind_ramp_s),
-            priority=self.realtime_priority,
+            # None in simulated time, which would only starve who records.
+            priority=0 if self._uses_sim_time else values['realtime_priority'],
         )
         self._inbox.take()
         self._renew_gate()
         self._thread = ControlThread(
             self._driver, self._inbox, timing, self._arm.limits, self._send, self._tell
         )
-        below = max(timing.priority - 2, 0)  # the middleware is in between, see `run_node`
+        below = max(timing.priority - 1, 0)
         self._receiver = StateReceiver(self._states, self.context, self._on_state, below)
         super().on_activate(state)
         self._thread.start()

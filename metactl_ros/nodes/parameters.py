@@ -46,7 +46,9 @@ CONTROLLER = {
     'state_timeout_s': Meaning('a joint state older than this is stale: BLIND', (0.005, 10.0)),
     'inference_budget_s': Meaning('a slower policy is not heard: FALLBACK', (1e-4, 1.0)),
     'state_lead_s': Meaning('how long before a tick its joint state should come', (0.0, 0.005)),
-    'realtime_priority': Meaning('SCHED_FIFO priority where permitted; 0: none', (0, 99)),
+    'realtime_priority': Meaning(
+        'SCHED_FIFO priority, and no core sleeps, where permitted; 0: neither', (0, 99)
+    ),
 }
 PLANT = {
     'arm_file': Meaning('arm.yaml; empty: the shipped one'),

@@ -99,11 +99,6 @@ class PlantNode(Node):
         self.create_timer(1.0, self._report, clock=STEADY)
         self.add_post_set_parameters_callback(self._on_set)
 
-    @property
-    def realtime_priority(self) -> int:
-        """Of the stepping thread; none in lockstep, which is in no hurry."""
-        return 0 if self._is_lockstep else int(self._value('realtime_priority'))
-
     def start(self) -> bool:
         """Begin the episode; return that it began."""
         self._publish(self._robot.reading)
@@ -146,7 +141,7 @@ class PlantNode(Node):
     def _run(self, robot: FreeRunningRobot) -> None:
         """Step in real time until told to end; whatever goes wrong ends the process."""
         try:
-            self._is_realtime = become_realtime(self.realtime_priority)
+            self._is_realtime = become_realtime(self._value('realtime_priority'))
             while not self._is_ending:
                 now_ns = sleep_until(self._deadlines.next_ns)
                 self._deadlines.begin_tick(now_ns)

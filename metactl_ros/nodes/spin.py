@@ -21,7 +21,6 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 
 from metactl_ros.errors import MetactlError
-from metactl_ros.nodes.deadlines import raise_middleware
 from metactl_ros.nodes.middleware import require_secure_or_local
 
 POLL_S = 0.05
@@ -61,8 +60,8 @@ class Spinner(threading.Thread):
 def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
     """Make a node, start it, spin until asked to end, and return its exit code.
 
-    A node has `start() -> bool`, `stop_control()`, `exit_code` and the `realtime_priority` of its
-    control thread. What a callback raises ends the run, and is raised here.
+    A node has `start() -> bool`, `stop_control()` and `exit_code`. What a callback raises ends the
+    run, and is raised here.
     """
     must_end = False
 
@@ -85,10 +84,6 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
         node = make()
         executor.add_node(node)
         if node.start():
-            # Below the control thread: messages must arrive in time, but never in its way.
-            raise_middleware(max(node.realtime_priority - 1, 0))
-            # An executor has no priority: at times it wakes again and again for nothing, and with
-            # a priority it would then keep its core from everybody else, for seconds.
             spinner.start()
             while not must_end and not node.exit_code and spinner.is_alive():
                 spinner.join(POLL_S)
