@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+from metactl_ros.control.modes import Mode
 from metactl_ros.evaluation import ros_bench
 from metactl_ros.evaluation.ros_bench import num_unsafe, run_bench
+from metactl_ros.evaluation.ros_silences import LEAD_S, sorted_out
 from metactl_ros.settings import shipped_policy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +41,7 @@ def test_a_short_bench_has_every_figure_and_no_unsafe_effort(tmp_path, monkeypat
         assert found[run]['unsafe_efforts'] == 0
     silences = found['blind']
     noticed = silences['number'] + len(silences['while_the_machine_stalled_ms'])
-    assert silences['injected'] >= noticed + silences['missed']
+    assert silences['injected'] == noticed + silences['missed'] + silences['while_not_driving']
     assert noticed >= 1
     assert found['replay']['verdict'] == 'equal'
     crashes = found['crashes']
@@ -65,6 +67,43 @@ def test_an_effort_that_is_no_number_too_large_or_too_far_is_counted(before, eff
     assert num_unsafe(log) == expected
 
 
+BEGIN_NS, TICK_NS = 1_800_000_000 * 10**9, 10_000_000
+STOP_NS = BEGIN_NS + 10 * TICK_NS + 1
+DRIVEN, BLIND, FAULT = [Mode.NOMINAL] * 13, [Mode.BLIND] * 9, [Mode.FAULT] * 22
+WENT_BLIND = [*DRIVEN, *BLIND]
+AGE_MS = 30.0 + 1e3 * LEAD_S
+
+
+@pytest.mark.parametrize(
+    ('modes', 'stalls_ns', 'expected'),
+    [
+        (WENT_BLIND, [], ([AGE_MS], [], 0, 0)),
+        (WENT_BLIND, [STOP_NS + 2 * TICK_NS], ([], [AGE_MS], 0, 0)),
+        (WENT_BLIND, [STOP_NS + 9 * TICK_NS], ([AGE_MS], [], 0, 0)),
+        ([*DRIVEN, *DRIVEN], [], ([], [], 1, 0)),
+        ([*DRIVEN, *DRIVEN], [STOP_NS + 2 * TICK_NS], ([], [], 1, 0)),
+        ([*DRIVEN, *DRIVEN, *BLIND], [], ([], [], 1, 0)),
+        (FAULT, [], ([], [], 0, 1)),
+    ],
+    ids=['seen', 'stalled', 'stalled later', 'missed', 'stalled and missed', 'late', 'faulted'],
+)
+def test_each_silence_is_noticed_or_missed_or_of_an_arm_nobody_drives(modes, stalls_ns, expected):
+    ticks = np.arange(len(modes))
+    stamps_ns = BEGIN_NS + TICK_NS * np.minimum(ticks, 10)  # the last state came at tick 10
+    shield = {
+        'mode': np.array(modes, dtype=float),
+        'state_stamp_sec': (stamps_ns // 10**9).astype(float),
+        'state_stamp_nanosec': (stamps_ns % 10**9).astype(float),
+    }
+    log = SimpleNamespace(
+        stamp_ns=BEGIN_NS + TICK_NS * ticks, time_s=TICK_NS * ticks / 1e9, shield=shield
+    )
+    found = sorted_out(log, [STOP_NS], np.array(stalls_ns))
+    for ages, wanted in zip(found[:2], expected[:2], strict=True):
+        assert ages == pytest.approx(wanted)
+    assert found[2:] == expected[2:]
+
+
 KEPT = json.loads((ROOT / 'results' / 'ros_timing.json').read_text())
 
 
@@ -79,6 +118,7 @@ KEPT = json.loads((ROOT / 'results' / 'ros_timing.json').read_text())
         ('loaded unsafe_efforts', None, 0),
         ('blind number', 100, None),
         ('blind missed', None, 0),
+        ('quiet inference_ms p99', None, 0.5),
         ('blind last_state_to_blind_ms max', None, 40.0),
         ('crashes controller last_command_to_brake_ms max', None, 40.0),
         ('crashes controller start_to_nominal_s max', None, 5.0),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.progress import track
 
-from metactl_ros.bag.tick_log import read_ticks
+from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.control.modes import Mode
 from metactl_ros.evaluation.bare_threads import BareThreads, LATE_MS
 from metactl_ros.nodes import parameters
@@ -34,34 +34,43 @@ def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
     Those in which the machine itself stood still are told apart, by the lateness of bare threads.
     Rounds with new processes: where a machine stalls often, the controller faults and stays so.
     """
-    ages, stalled, injected, missed = list[float](), list[float](), 0, 0
+    found = Silences([], [], 0, 0)
     turns = track(range(MOST_ROUNDS), description='silences', disable=not sys.stderr.isatty())
     for turn in turns:
         recorded = replace(setup, record=folder / f'blind_{turn}')
-        found = one_round(recorded, min(number, SILENCES_PER_ROUND), seed=turn)
-        ages += found.ages_ms
-        stalled += found.stalled_ms
-        injected += min(number, SILENCES_PER_ROUND)
-        missed += found.num_missed
-        if len(ages) >= number:
+        more = one_round(recorded, min(number, SILENCES_PER_ROUND), seed=turn)
+        found = found.and_then(more)
+        if len(found.ages_ms) >= number:
             break
     return {
-        'injected': injected,
-        'missed': missed,
-        'number': len(ages),
-        'last_state_to_blind_ms': quantiles(np.array(ages)) if ages else None,
-        'while_the_machine_stalled_ms': [round(age_ms, 3) for age_ms in stalled],
+        'injected': len(found.ages_ms) + len(found.stalled_ms) + sum(found[2:]),
+        'missed': found.num_missed,
+        'while_not_driving': found.num_not_driving,
+        'number': len(found.ages_ms),
+        'last_state_to_blind_ms': quantiles(np.array(found.ages_ms)) if found.ages_ms else None,
+        'while_the_machine_stalled_ms': [round(age_ms, 3) for age_ms in found.stalled_ms],
     }
 
 
 class Silences(NamedTuple):
-    """How old the last state was when the arm was called blind."""
+    """How old the last state was when the arm was called blind; each silence is in one place."""
 
     ages_ms: list[float]
     stalled_ms: list[float]
     """The same, while the machine itself stalled."""
     num_missed: int
     """Silences in which it was never called so, though the controller was driving."""
+    num_not_driving: int
+    """Silences of an arm that nobody drove: the controller was blind already, or had faulted."""
+
+    def and_then(self, more: 'Silences') -> 'Silences':
+        """Return these and those of another round."""
+        return Silences(
+            self.ages_ms + more.ages_ms,
+            self.stalled_ms + more.stalled_ms,
+            self.num_missed + more.num_missed,
+            self.num_not_driving + more.num_not_driving,
+        )
 
 
 def one_round(setup: Setup, number: int, seed: int) -> Silences:
@@ -79,13 +88,23 @@ def one_round(setup: Setup, number: int, seed: int) -> Silences:
                 time.sleep(SILENCE_S)
                 os.kill(pid, signal.SIGCONT)
                 time.sleep(1.2 + rng.uniform(0.0, 0.01))  # WARMUP lasts half a second
-    log = read_ticks(Path(setup.record))
+    stalls_ns = bare.time_ns[bare.late_ms > LATE_MS]
+    return sorted_out(read_ticks(Path(setup.record)), stops_ns, stalls_ns)
+
+
+def sorted_out(log: TickLog, stops_ns: list[int], stalls_ns: Array) -> Silences:
+    """Say what a controller made of each silence.
+
+    Args:
+        log: Its ticks.
+        stops_ns: When the robot fell silent.
+        stalls_ns: When the machine itself was found to have stood still.
+    """
     mode = log.shield['mode']
     onsets = np.flatnonzero((mode[1:] == Mode.BLIND) & (mode[:-1] != Mode.BLIND)) + 1
     stamps = log.shield['state_stamp_sec'] * 1e9 + log.shield['state_stamp_nanosec']
     is_new = np.flatnonzero(np.diff(stamps, prepend=-1.0) > 0.0)
-    stalls_ns = bare.time_ns[bare.late_ms > LATE_MS]
-    found = Silences([], [], 0)
+    ages, stalled, num_missed, num_not_driving = list[float](), list[float](), 0, 0
     for begin_ns in stops_ns:
         end_ns = begin_ns + round(1.5e9 * SILENCE_S)
         own = onsets[_are_within(log.stamp_ns[onsets], begin_ns, end_ns)]
@@ -94,11 +113,12 @@ def one_round(setup: Setup, number: int, seed: int) -> Silences:
             age_ms = float(1e3 * (log.time_s[own[0]] - log.time_s[used] + LEAD_S))
             span = log.stamp_ns[used], log.stamp_ns[own[0]] + 10_000_000
             is_stalled = _are_within(stalls_ns, *span).any()
-            (found.stalled_ms if is_stalled else found.ages_ms).append(age_ms)
-        elif not _are_within(stalls_ns, begin_ns, end_ns).any():
-            was_driving = mode[np.searchsorted(log.stamp_ns, begin_ns) - 1] < Mode.BLIND
-            found = found._replace(num_missed=found.num_missed + int(was_driving))
-    return found
+            (stalled if is_stalled else ages).append(age_ms)
+        elif mode[np.searchsorted(log.stamp_ns, begin_ns) - 1] < Mode.BLIND:
+            num_missed += 1
+        else:
+            num_not_driving += 1
+    return Silences(ages, stalled, num_missed, num_not_driving)
 
 
 def _are_within(moments_ns: Array, begin_ns: int, end_ns: int) -> Any:
