@@ -168,7 +168,7 @@ def test_every_state_reaches_the_driver_once_and_in_order():
 
 def test_the_policy_rehearses_shortly_before_each_tick_that_is_not_late_already():
     world, heard = on_time(), []
-    world.driver.rehearse = lambda: heard.append(world.now_ns)
+    world.driver.rehearse = lambda budget_ns: heard.append(world.now_ns)
     late_ns = REHEARSAL_NS // 2
     world.at(LEAD_NS + 49 * PERIOD_NS, lambda: setattr(world, 'sleeps_too_long_ns', late_ns))
     ticks = [ns for ns, _ in world.run(SECOND_NS).commands(SECOND_NS // 2)]

@@ -60,7 +60,7 @@ def test_an_arm_driven_tick_by_tick_gets_the_efforts_of_the_simulation_to_the_bi
     driver.begin(state, None)
     for _ in range(200):
         if rehearses:
-            driver.rehearse()
+            driver.rehearse(10**12)
         ticks.append(driver.tick([state], state.stamp_ns, is_fresh=True))
         state = plant.step(ticks[-1].step.effort_nm)
     np.testing.assert_array_equal([tick.step.effort_nm for tick in ticks], log.effort_nm)
@@ -101,11 +101,23 @@ def test_a_tick_tells_what_it_saw_and_decided():
     assert ride.driver.num_ticks == NUM_ROWS + 2
 
 
+def test_a_policy_rehearses_unless_that_took_too_long_or_it_was_never_asked():
+    policy = Seen()
+    driver = Driver(ARM, QUICK, policy, Held(), Requests(payload_kg=0.0), BUDGET_NS)
+    driver.begin(state_at(0), None)
+    driver.rehearse(10**12)
+    assert not policy.windows
+    driver.tick([state_at(0)], 0, is_fresh=True)
+    driver.tick([], PERIOD_NS, is_fresh=True)  # nothing came: the policy is not asked
+    driver.rehearse(0)
+    assert len(policy.windows) == 1
+    driver.rehearse(10**12)
+    assert len(policy.windows) == 2
+
+
 def test_without_a_policy_the_nominal_gains_are_nominal():
     driver = Driver(ARM, QUICK, None, Held(), Requests(payload_kg=0.0), BUDGET_NS)
-    assert not driver.has_begun
     driver.begin(state_at(0), None)
-    assert driver.has_begun
     for k in range(NUM_ROWS + 1):
         tick = driver.tick([state_at(k * PERIOD_NS)], k * PERIOD_NS, is_fresh=True)
     assert tick.mode == NOMINAL

@@ -10,6 +10,7 @@ import pytest
 
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.modes import Mode
 from metactl_ros.evaluation.rollout import run_episode, without_warmup
 from metactl_ros.nodes.driver import with_full_window
 from metactl_ros.nodes.fleet import running, Setup
@@ -39,6 +40,13 @@ def in_process(setup, bundle, settings):
     loop = ControlLoop(settings.arm, with_full_window(bundle.controller))
     plant = make_plant('rk4', settings)
     return run_episode(plant, setup.episode(), bundle.policy, loop, STEPS)
+
+
+def test_the_policy_drives_from_the_end_of_the_warm_up_on(bundle, in_process):
+    warmup = with_full_window(bundle.controller).modes.warmup_ticks
+    assert 0 < warmup < STEPS // 2
+    expected = [Mode.WARMUP] * warmup + [Mode.NOMINAL] * (STEPS - warmup)
+    np.testing.assert_array_equal(in_process.modes, expected)
 
 
 def test_the_environment_gives_the_efforts_of_the_in_process_loop(

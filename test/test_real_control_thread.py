@@ -19,6 +19,7 @@ from test_control_thread import (
 )
 from test_driver import PERIOD_NS
 
+from metactl_ros.nodes import control_thread as module
 from metactl_ros.nodes.control_thread import Inbox, INBOX_SIZE
 
 
@@ -65,6 +66,58 @@ def test_a_real_thread_waits_ticks_and_ends_safely(on_states):
     if on_states:
         stamps = [c.state_stamp_ns - BOOT_NS for c in commands[:30]]
         assert stamps == list(each(PERIOD_NS, 30 * PERIOD_NS))
+    gc.unfreeze()
+
+
+class Hang:
+    """Is called and does not return until it may."""
+
+    def __init__(self):
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, _):
+        self.has_begun.set()
+        self.may_end.wait()
+
+
+@pytest.mark.parametrize('on_states', [False, True])
+def test_from_a_thread_that_hangs_the_arm_is_taken_and_brought_to_rest(on_states, monkeypatch):
+    monkeypatch.setattr(module, 'HANGS_AFTER', 4)
+    sent, inbox, hang = queue.Queue(), Inbox(), Hang()
+    timing = {'ticks_on_states': on_states, 'state_timeout_ns': 60 * SECOND_NS}
+    thread, driver = make_thread(inbox, sent.put, **timing)
+    thread.start()
+    commands = []
+    for k in range(10):
+        inbox.put(arrival(k * PERIOD_NS, time.monotonic_ns()))
+        commands.append(sent.get(timeout=60.0))
+    driver._policy = hang
+    inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
+    assert hang.has_begun.wait(60.0)
+    thread.stop()
+    assert thread.is_alive()
+    assert 'control hangs' in thread.error
+    commands += [sent.get_nowait() for _ in range(sent.qsize())]
+    assert_are_safe([c.effort_nm for c in commands])
+    assert not commands[-1].effort_nm.any()
+    hang.may_end.set()
+    thread.join(timeout=60.0)
+    assert not thread.is_alive()
+    assert sent.empty()  # it came back and had nothing to say any more
+    gc.unfreeze()
+
+
+def test_a_thread_that_hangs_in_sending_can_be_stopped(monkeypatch):
+    monkeypatch.setattr(module, 'HANGS_AFTER', 4)
+    inbox, hang = Inbox(), Hang()
+    thread, _ = make_thread(inbox, hang)
+    thread.start()
+    inbox.put(arrival(0, time.monotonic_ns()))
+    assert hang.has_begun.wait(60.0)
+    thread.stop()
+    assert 'control hangs' in thread.error
+    hang.may_end.set()
+    thread.join(timeout=60.0)
     gc.unfreeze()
 
 

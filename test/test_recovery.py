@@ -42,9 +42,6 @@ class Witness(Peer):
     def on_command(self, message):
         self.commands.append((time.monotonic(), list(message.effort)))
 
-    def on_shield(self, message):
-        self.modes.append(int(message.position[0]))
-
     def on_braking(self, message):
         self.brakings.append((time.monotonic(), message.data))
 

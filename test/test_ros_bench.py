@@ -13,10 +13,18 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+from bags import a_message, START_NS, write_bag
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import JointState
+
+from metactl_ros.bag.bag_metadata import BagTopic
+from metactl_ros.bag.bag_writer import BagMessage
+from metactl_ros.bag.message_definitions import load_definition
 from metactl_ros.control.modes import Mode
 from metactl_ros.evaluation import ros_bench
 from metactl_ros.evaluation.ros_bench import num_unsafe, run_bench
-from metactl_ros.evaluation.ros_silences import LEAD_S, sorted_out
+from metactl_ros.evaluation.ros_silences import published_states, PublishedStates, sorted_out
+from metactl_ros.nodes.joint_messages import set_stamp
 from metactl_ros.settings import shipped_policy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,18 +60,24 @@ def test_a_short_bench_has_every_figure_and_no_unsafe_effort(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ('before', 'effort', 'expected'),
+    ('before', 'effort', 'sent', 'expected'),
     [
-        (10.0, 10.0, 0),
-        (10.0, np.nan, 1),
-        (1e4, 1e4, 1),
-        (0.0, 20.0, 1),
+        (10.0, 10.0, 10.0, 0),
+        (10.0, 10.0, np.nan, 0),  # not recorded
+        (10.0, np.nan, 10.0, 1),
+        (1e4, 1e4, 10.0, 1),
+        (0.0, 20.0, 0.0, 1),
+        (0.0, 0.0, 20.0, 1),
+        (10.0, 10.0, np.inf, 1),
     ],
 )
-def test_an_effort_that_is_no_number_too_large_or_too_far_is_counted(before, effort, expected):
-    rows = np.zeros((5, 2)), np.zeros((5, 2))
-    rows[0][3, 1], rows[1][3, 1] = before, effort
-    log = SimpleNamespace(effort_before_nm=rows[0], effort_nm=rows[1])
+def test_an_effort_that_is_no_number_too_large_or_too_far_is_counted(
+    before, effort, sent, expected
+):
+    names = ('effort_before_nm', 'effort_nm', 'sent_nm')
+    log = SimpleNamespace(**{name: np.zeros((5, 2)) for name in names})
+    for name, value in zip(names, (before, effort, sent), strict=True):
+        getattr(log, name)[3, 1] = value
     assert num_unsafe(log) == expected
 
 
@@ -71,7 +85,23 @@ BEGIN_NS, TICK_NS = 1_800_000_000 * 10**9, 10_000_000
 STOP_NS = BEGIN_NS + 10 * TICK_NS + 1
 DRIVEN, BLIND, FAULT = [Mode.NOMINAL] * 13, [Mode.BLIND] * 9, [Mode.FAULT] * 22
 WENT_BLIND = [*DRIVEN, *BLIND]
-AGE_MS = 30.0 + 1e3 * LEAD_S
+LEAD_NS = 1_234_567  # from the publishing of a state to the command that answers it
+LAST_NS = BEGIN_NS + 10 * TICK_NS - LEAD_NS  # when the last state was published
+AGE_MS = 30.0 + LEAD_NS / 1e6
+
+
+def a_silence(modes):
+    """Return the ticks of a controller whose last state came at tick 10, and all states."""
+    ticks = np.arange(len(modes))
+    times_ns, behind_ns = BEGIN_NS + TICK_NS * ticks, 5 * 10**9  # as after many silences
+    states = PublishedStates(times_ns - LEAD_NS - behind_ns, times_ns - LEAD_NS)
+    used_ns = states.stamp_ns[np.minimum(ticks, 10)]
+    shield = {
+        'mode': np.array(modes, dtype=float),
+        'state_stamp_sec': (used_ns // 10**9).astype(float),
+        'state_stamp_nanosec': (used_ns % 10**9).astype(float),
+    }
+    return SimpleNamespace(stamp_ns=times_ns, shield=shield), states
 
 
 @pytest.mark.parametrize(
@@ -79,29 +109,52 @@ AGE_MS = 30.0 + 1e3 * LEAD_S
     [
         (WENT_BLIND, [], ([AGE_MS], [], 0, 0)),
         (WENT_BLIND, [STOP_NS + 2 * TICK_NS], ([], [AGE_MS], 0, 0)),
+        (WENT_BLIND, [LAST_NS + 1], ([], [AGE_MS], 0, 0)),
+        (WENT_BLIND, [LAST_NS - 1], ([AGE_MS], [], 0, 0)),
         (WENT_BLIND, [STOP_NS + 9 * TICK_NS], ([AGE_MS], [], 0, 0)),
         ([*DRIVEN, *DRIVEN], [], ([], [], 1, 0)),
         ([*DRIVEN, *DRIVEN], [STOP_NS + 2 * TICK_NS], ([], [], 1, 0)),
         ([*DRIVEN, *DRIVEN, *BLIND], [], ([], [], 1, 0)),
         (FAULT, [], ([], [], 0, 1)),
     ],
-    ids=['seen', 'stalled', 'stalled later', 'missed', 'stalled and missed', 'late', 'faulted'],
+    ids=[
+        'seen',
+        'stalled',
+        'stalled on the way',
+        'stalled before',
+        'stalled later',
+        'missed',
+        'stalled and missed',
+        'late',
+        'faulted',
+    ],
 )
 def test_each_silence_is_noticed_or_missed_or_of_an_arm_nobody_drives(modes, stalls_ns, expected):
-    ticks = np.arange(len(modes))
-    stamps_ns = BEGIN_NS + TICK_NS * np.minimum(ticks, 10)  # the last state came at tick 10
-    shield = {
-        'mode': np.array(modes, dtype=float),
-        'state_stamp_sec': (stamps_ns // 10**9).astype(float),
-        'state_stamp_nanosec': (stamps_ns % 10**9).astype(float),
-    }
-    log = SimpleNamespace(
-        stamp_ns=BEGIN_NS + TICK_NS * ticks, time_s=TICK_NS * ticks / 1e9, shield=shield
-    )
-    found = sorted_out(log, [STOP_NS], np.array(stalls_ns))
+    log, states = a_silence(modes)
+    found = sorted_out(log, states, [STOP_NS], np.array(stalls_ns))
     for ages, wanted in zip(found[:2], expected[:2], strict=True):
         assert ages == pytest.approx(wanted)
     assert found[2:] == expected[2:]
+
+
+def test_a_last_state_that_the_recorder_missed_makes_no_silence_shorter():
+    log, states = a_silence(WENT_BLIND)
+    recorded = PublishedStates(*(np.delete(column, 10) for column in states))
+    found = sorted_out(log, recorded, [STOP_NS], np.array([]))
+    assert found.ages_ms == pytest.approx([AGE_MS + 10.0])
+
+
+def test_states_are_read_from_a_bag_by_their_stamps_with_the_time_of_publishing(tmp_path):
+    topic = BagTopic('/arm/joint_states', load_definition('sensor_msgs/msg/JointState'))
+    expected, messages = [], []
+    for number in range(3):
+        message, published_ns = JointState(name=['joint1']), START_NS + 7 * number
+        set_stamp(message.header.stamp, 10**9 - number)
+        expected.insert(0, (10**9 - number, published_ns))
+        data = serialize_message(message)
+        messages.append(BagMessage(topic, data, START_NS + 1000 + number, published_ns))
+    write_bag(tmp_path / 'bag', [a_message(0), *messages])
+    assert list(zip(*published_states(tmp_path / 'bag'), strict=True)) == expected
 
 
 KEPT = json.loads((ROOT / 'results' / 'ros_timing.json').read_text())

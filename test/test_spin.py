@@ -36,6 +36,7 @@ sys.exit(code if made[0]() is None else 'the node outlives its run')
 
 WITH_A_TIMER = """
 import os, signal, sys, time
+import rclpy
 from metactl_ros.nodes.controller_node import ControllerNode
 from metactl_ros.nodes.spin import run_node
 
@@ -72,11 +73,26 @@ def test_a_node_that_ended_leaves_nothing_for_the_end_of_the_process():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_callback_that_fails_ends_the_run_with_control_stopped_and_is_told():
-    done = run(WITH_A_TIMER.format(callback="raise ArithmeticError('of a callback')"))
+def test_a_callback_that_fails_is_told_and_others_are_still_called():
+    fail_then_end = """
+    global calls
+    calls = globals().get('calls', 0) + 1
+    if calls > 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+    raise ArithmeticError(f'of call {calls}')
+"""
+    done = run(WITH_A_TIMER.format(callback=fail_then_end))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == 'control was stopped\n'
+    for call in (1, 2, 3):
+        assert f'ArithmeticError: of call {call}' in done.stderr
+
+
+def test_a_lost_context_ends_the_run_with_control_stopped():
+    done = run(WITH_A_TIMER.format(callback='rclpy.shutdown()'))
     assert done.returncode == 1
     assert done.stdout == 'control was stopped\n'
-    assert 'ArithmeticError: of a callback' in done.stderr
+    assert 'context is not valid' in done.stderr
 
 
 def test_a_signal_stops_control_even_while_a_callback_hangs():

@@ -120,7 +120,7 @@ def test_an_executor_sleeps_while_messages_come_that_are_not_its_own(peer):
     subscription = subscribe(node, Float64, 'numbers', RELIABLE)
     publisher = peer.node.create_publisher(Float64, 'numbers', RELIABLE)
     wait_until(lambda: publisher.get_subscription_count() == 1)
-    spinner = Spinner(executor)
+    spinner = Spinner(executor, pytest.fail)
     spinner.start()
     wait_until(executor.create_task(lambda: None).done)
     rounds_before, heard = executor.num_rounds, queue.SimpleQueue()

@@ -186,13 +186,19 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
 
 
 def num_unsafe(log: TickLog) -> int:
-    """Return how many efforts were not finite, too large, or too far from the one before."""
+    """Return how many efforts were not finite, too large, or too far from the one before.
+
+    Both what a tick decided and, where it was recorded, what was sent.
+    """
     settings = load_settings()
     limits = settings.arm.limits
     step = np.array(limits.effort_rate_nmps) / settings.controller.law.rate_hz + 1e-9
-    is_safe = np.abs(log.effort_nm) <= np.array(limits.effort_nm) + 1e-9  # NaN is not
-    is_safe &= np.abs(log.effort_nm - log.effort_before_nm) <= step
-    return int(np.sum(~is_safe.all(axis=-1)))
+    sent_nm = np.where(np.isnan(log.sent_nm), log.effort_nm, log.sent_nm)
+    is_safe = np.full(len(sent_nm), True)
+    for effort_nm in (log.effort_nm, sent_nm):  # NaN is not safe
+        is_safe &= (np.abs(effort_nm) <= np.array(limits.effort_nm) + 1e-9).all(axis=-1)
+        is_safe &= (np.abs(effort_nm - log.effort_before_nm) <= step).all(axis=-1)
+    return int(np.sum(~is_safe))
 
 
 def tracking(settings: Settings, setup: Setup, policy: Path, log: TickLog) -> dict[str, float]:

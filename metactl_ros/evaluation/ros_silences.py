@@ -10,20 +10,20 @@ import sys
 import time
 from typing import Any, NamedTuple
 
+from mcap.reader import make_reader
 import numpy as np
+from numpy.typing import NDArray
 from rich.progress import track
 
+from metactl_ros.bag.cdr import read_joint_state
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.control.modes import Mode
 from metactl_ros.evaluation.bare_threads import BareThreads, LATE_MS
-from metactl_ros.nodes import parameters
 from metactl_ros.nodes.fleet import running, Setup
-from metactl_ros.signals import Array
+from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
 START_S = 3.0
 """Left out at the beginning, and waited for in vain at most five times: processes start."""
-LEAD_S = parameters.defaults_of('controller_node.yaml')['state_lead_s']
-"""How old a state is when it is used: ticks creep to this distance from the states."""
 SILENCE_S = 0.1
 SILENCES_PER_ROUND, MOST_ROUNDS = 25, 12
 
@@ -53,7 +53,11 @@ def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
 
 
 class Silences(NamedTuple):
-    """How old the last state was when the arm was called blind; each silence is in one place."""
+    """How old the last state was when the arm was called blind; each silence is in one place.
+
+    From its publishing to the first command of a blind arm. The controller's own now_s cannot tell
+    it: a robot that was stopped is behind from then on, but now_s never goes back.
+    """
 
     ages_ms: list[float]
     stalled_ms: list[float]
@@ -89,31 +93,55 @@ def one_round(setup: Setup, number: int, seed: int) -> Silences:
                 os.kill(pid, signal.SIGCONT)
                 time.sleep(1.2 + rng.uniform(0.0, 0.01))  # WARMUP lasts half a second
     stalls_ns = bare.time_ns[bare.late_ms > LATE_MS]
-    return sorted_out(read_ticks(Path(setup.record)), stops_ns, stalls_ns)
+    folder = Path(setup.record)
+    return sorted_out(read_ticks(folder), published_states(folder), stops_ns, stalls_ns)
 
 
-def sorted_out(log: TickLog, stops_ns: list[int], stalls_ns: Array) -> Silences:
+class PublishedStates(NamedTuple):
+    """Joint states of a recording, by their stamps; shape (N,)."""
+
+    stamp_ns: NDArray[np.int64]
+    """On the clock of the robot."""
+    published_ns: NDArray[np.int64]
+    """On the clock of the machine."""
+
+
+def published_states(folder: Path) -> PublishedStates:
+    """Return when each joint state in a bag was published, which `read_bag` leaves out."""
+    rows = list[tuple[int, int]]()
+    for path in folder.glob('*.mcap'):
+        with path.open('rb') as stream:
+            for _, channel, entry in make_reader(stream).iter_messages():
+                if channel.topic.endswith('/joint_states'):
+                    rows.append((read_joint_state(entry.data).stamp_ns, entry.publish_time))
+    return PublishedStates(*np.array(sorted(rows), dtype=np.int64).reshape(-1, 2).T)
+
+
+def sorted_out(
+    log: TickLog, states: PublishedStates, stops_ns: list[int], stalls_ns: Array
+) -> Silences:
     """Say what a controller made of each silence.
 
     Args:
         log: Its ticks.
+        states: What the robot said.
         stops_ns: When the robot fell silent.
         stalls_ns: When the machine itself was found to have stood still.
     """
     mode = log.shield['mode']
     onsets = np.flatnonzero((mode[1:] == Mode.BLIND) & (mode[:-1] != Mode.BLIND)) + 1
-    stamps = log.shield['state_stamp_sec'] * 1e9 + log.shield['state_stamp_nanosec']
-    is_new = np.flatnonzero(np.diff(stamps, prepend=-1.0) > 0.0)
+    seconds, rest_ns = (log.shield[f'state_stamp_{unit}'] for unit in ('sec', 'nanosec'))
+    used_ns = seconds.astype(np.int64) * NANOSECONDS_PER_SECOND + rest_ns.astype(np.int64)
+    # Of a state that the recorder missed, the time of the one before: none is made younger.
+    places = np.searchsorted(states.stamp_ns, used_ns, side='right') - 1
     ages, stalled, num_missed, num_not_driving = list[float](), list[float](), 0, 0
     for begin_ns in stops_ns:
         end_ns = begin_ns + round(1.5e9 * SILENCE_S)
         own = onsets[_are_within(log.stamp_ns[onsets], begin_ns, end_ns)]
         if len(own):
-            used = is_new[np.searchsorted(is_new, own[0], side='right') - 1]
-            age_ms = float(1e3 * (log.time_s[own[0]] - log.time_s[used] + LEAD_S))
-            span = log.stamp_ns[used], log.stamp_ns[own[0]] + 10_000_000
-            is_stalled = _are_within(stalls_ns, *span).any()
-            (stalled if is_stalled else ages).append(age_ms)
+            last_ns, blind_ns = states.published_ns[places[own[0]]], log.stamp_ns[own[0]]
+            is_stalled = _are_within(stalls_ns, last_ns, blind_ns + 10_000_000).any()
+            (stalled if is_stalled else ages).append(float(blind_ns - last_ns) / 1e6)
         elif mode[np.searchsorted(log.stamp_ns, begin_ns) - 1] < Mode.BLIND:
             num_missed += 1
         else:

@@ -5,13 +5,15 @@
 It knows no ROS: states come from an `Inbox`; what it decides goes to `send`, and how it came about
 to `tell`. Before `send` stands one more check, which trusts nobody: an effort that is not finite,
 too large or too far from the last one is replaced by a step towards zero, and the controller
-faults. However the thread ends, it ends with the fading torque of a blind arm and a last zero.
+faults. However the thread ends, it ends with the fading torque of a blind arm and a last zero. If
+it hangs, as within a policy that never answers, another thread takes the torque down in its place.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 import gc
+from itertools import count
 import threading
 import time
 import traceback
@@ -28,6 +30,9 @@ INBOX_SIZE = 64
 """States kept between two ticks; of a faster burst the oldest are lost."""
 REHEARSAL_NS = 800_000
 """How long before a tick its policy is asked for nothing: 10 ms later its caches are cold."""
+LOOK_S, HANGS_AFTER = 0.05, 20
+"""How often somebody looks whether ticks go on, and after how many looks in vain they do not: a
+second in which this process runs, whatever time passes while it is stopped."""
 SLACK = 1e-9
 """N m by which a limit may be missed through rounding."""
 
@@ -123,6 +128,10 @@ class ControlThread(threading.Thread):
         self._must_stop = threading.Event()
         self._has_error = False
         self._sent_ns = 0
+        self._numbers, self._round = count(1), 0
+        """The number of the present round; zero while none is due."""
+        self._sending = threading.Lock()
+        self._is_given_up, self._is_over = False, threading.Event()
         self.deadlines = Deadlines(timing.period_ns, time.monotonic_ns())
         self.tick_ns = np.zeros(8192, dtype=np.int64)
         """From the arrival of a state, or the tick's begin if that is later, to its command."""
@@ -135,13 +144,14 @@ class ControlThread(threading.Thread):
         """Ask for the end and wait for it."""
         self._must_stop.set()
         self._inbox.wake()
-        if self.is_alive():
-            self.join()
+        while self.is_alive() and not self._is_over.is_set():
+            self.join(LOOK_S)
 
     def run(self) -> None:
         """Wait for a first state, tick until stopped, and end safely."""
         gc.collect()
         gc.freeze()  # what lives now lives long: later collections need not look at it
+        threading.Thread(target=self._watch, name='watch', daemon=True).start()
         self.is_realtime = become_realtime(self._timing.priority)
         with awake_cores(self.is_realtime):
             try:
@@ -153,7 +163,24 @@ class ControlThread(threading.Thread):
             except Exception:
                 self.error = traceback.format_exc()
             finally:
+                self._round = 0
                 self._end()
+
+    def _watch(self) -> None:
+        """Wait for the end of the thread, or take the arm from it if it hangs."""
+        before, num_looks = 0, 0
+        while self.is_alive() and num_looks < HANGS_AFTER:
+            self.join(LOOK_S)
+            num_looks = num_looks + 1 if self._round and self._round == before else 0
+            before = self._round
+        if self.is_alive():
+            self.error = f'control hangs: a tick did not end within {LOOK_S * HANGS_AFTER:g} s'
+            self._must_stop.set()
+            if self._sending.acquire(timeout=LOOK_S):  # else sending hangs: nothing can be said
+                self._is_given_up = True
+                self._sending.release()
+                self._end()
+            self._is_over.set()
 
     def _begin(self) -> list[Arrival]:
         """Return the first states that came, none if stopped before."""
@@ -169,9 +196,10 @@ class ControlThread(threading.Thread):
         lead_ns = self._timing.state_lead_ns
         self.deadlines = Deadlines(self._timing.period_ns, arrivals[-1].received_ns + lead_ns)
         while not self._must_stop.is_set():
+            self._round = next(self._numbers)
             due_ns = self.deadlines.next_ns
             if sleep_until(due_ns - REHEARSAL_NS) < due_ns - REHEARSAL_NS // 2:  # else too late
-                self._driver.rehearse()
+                self._driver.rehearse(REHEARSAL_NS // 2)
             now_ns = sleep_until(due_ns)
             late_ns = self.deadlines.begin_tick(now_ns)
             arrivals += self._inbox.take()
@@ -184,8 +212,10 @@ class ControlThread(threading.Thread):
     def _follow_states(self, arrivals: list[Arrival]) -> None:
         while not self._must_stop.is_set():
             for arrival in arrivals:  # each stamp has its own tick, and its own answer
+                self._round = next(self._numbers)
                 self.deadlines.num_ticks += 1
                 self._tick([arrival], arrival.received_ns, 0)
+            self._round = 0
             arrivals = self._inbox.take(seconds(self._timing.state_timeout_ns))
             if not arrivals and not self._must_stop.is_set():
                 self._tick([], time.monotonic_ns(), 0)
@@ -220,9 +250,12 @@ class ControlThread(threading.Thread):
             self.num_checks_failed += 1
             self._has_error = True
             effort_nm = self._towards_zero()
-        self._effort_nm = effort_nm
         command = Command(effort_nm, tick, self._newest.stamp_ns, late_ns)
-        self._send(command)
+        with self._sending:
+            if self._is_given_up and threading.current_thread() is self:
+                return  # it hung, and came back when another had taken its place
+            self._effort_nm = effort_nm
+            self._send(command)
         self._sent_ns = time.monotonic_ns()
         self._tell(command)  # whoever listens can wait: the arm has its command
 

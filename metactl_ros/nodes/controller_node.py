@@ -8,8 +8,9 @@
 A lifecycle node. Configure loads and verifies the policy bundle, or a classical controller;
 activate starts the control thread, which waits for a first joint state and then ticks on absolute
 deadlines of the steady clock; deactivate, shutdown, SIGTERM, SIGINT and any error end it with the
-fading torque of a blind arm and a last command of zero. Callbacks run in the executor's thread and
-only leave things for the control thread to pick up. This is not a safety-rated function.
+fading torque of a blind arm and a last command of zero. Joint states have a thread of their own,
+other callbacks run in the executor's; both only leave things for the control thread to pick up.
+This is not a safety-rated function.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ from metactl_ros.errors import MetactlError
 from metactl_ros.evaluation.rollout import Policy
 from metactl_ros.nodes import parameters
 from metactl_ros.nodes.control_thread import Arrival, Command, ControlThread, Inbox, Timing
-from metactl_ros.nodes.diagnostics import report
+from metactl_ros.nodes.diagnostics import idle_report, report
 from metactl_ros.nodes.driver import Driver, Requests
 from metactl_ros.nodes.joint_messages import MessageError, read_joint_state
 from metactl_ros.nodes.quality_of_service import KEPT, RELIABLE, SENSOR, TELEMETRY
@@ -85,6 +86,7 @@ class ControllerNode(LifecycleNode):
         self._receiver: StateReceiver | None = None
         self._owned: list[tuple[Callable[[Any], Any], Any]] = []
         self.last_error = ''
+        self.create_timer(1.0, self._diagnose, clock=STEADY)
 
     @property
     def exit_code(self) -> int:
@@ -202,8 +204,6 @@ class ControllerNode(LifecycleNode):
             (Trigger, '~/clear_context', self._on_clear_context),
         ):
             self._owned.append((self.destroy_service, self.create_service(kind, name, answer)))
-        timer = self.create_timer(1.0, self._diagnose, clock=STEADY)
-        self._owned.append((self.destroy_timer, timer))
         self.add_on_set_parameters_callback(self._on_set)
         self._owned.append((self.remove_on_set_parameters_callback, self._on_set))
 
@@ -352,12 +352,15 @@ class ControllerNode(LifecycleNode):
         return SetParametersResult(successful=True)
 
     def _diagnose(self) -> None:
-        if self._thread is None:
+        name, stamp_ns = self.get_name(), self.get_clock().now().nanoseconds
+        if self._thread is None or not (self._thread.is_alive() or self._thread.error):
+            _, state = self._state_machine.current_state
+            self._diagnostics.publish(idle_report(name, stamp_ns, state, self.last_error))
             return
         counts = {**self._gate.counts, 'unusable messages': self._num_unusable}
-        stamp_ns = self.get_clock().now().nanoseconds
+        facts = {**self._facts, 'last error': self.last_error}
         self._diagnostics.publish(
-            report(self.get_name(), stamp_ns, self._thread, self._driver, counts, self._facts)
+            report(name, stamp_ns, self._thread, self._driver, counts, facts)
         )
 
 

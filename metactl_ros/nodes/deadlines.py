@@ -106,8 +106,7 @@ def awake_cores(are_wanted: bool) -> Iterator[None]:
     """Let no core sleep within the block, if that is wanted and permitted.
 
     A core that sleeps between two ticks takes time to wake, on a virtual machine many
-    milliseconds at times. Threads that only keep 10 ms deadlines, measured in turns of 20 s: late
-    by more than 5 ms 35 times in two minutes, p99 0.2 ms; with cores kept awake 10 times, 0.08 ms.
+    milliseconds at times; the price is the power of cores that never rest.
     """
     with ExitStack() as held:
         if are_wanted:

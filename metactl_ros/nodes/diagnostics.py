@@ -101,6 +101,15 @@ def report(
     return array
 
 
+def idle_report(node_name: str, stamp_ns: int, state: str, error: str) -> Any:
+    """Return a DiagnosticArray of a controller that drives no arm, and why if it should."""
+    array = DiagnosticArray()
+    set_stamp(array.header.stamp, stamp_ns)
+    level = DiagnosticStatus.ERROR if error else DiagnosticStatus.OK
+    array.status = [status(f'{node_name}: mode', level, error or state, {'lifecycle': state})]
+    return array
+
+
 def quantiles_ms(name: str, durations_ns: Any) -> dict[str, object]:
     """Return p50, p99 and the largest of some durations, ms; nothing of none."""
     if not len(durations_ns):

@@ -4,7 +4,7 @@
 
     driver.begin(state, effort)                   the first good state
     tick = driver.tick(new_states, now_ns, ...)   every period, whether or not a state came
-    driver.rehearse()                             shortly before, so that the policy is quick
+    driver.rehearse(budget_ns)                    shortly before, so that the policy is quick
     tick = driver.fade(now_ns)                    on the way out: the ladder of a blind arm
 
 The control loop, the shield and the modes are those of the simulations (`control/loop.py`); the
@@ -114,7 +114,7 @@ class Driver:
         self._now_ns = 0
         self._stood_ns = 0
         self._action = self.loop.nominal_action
-        self._inference_ns = 0
+        self._inference_ns = self._last_inference_ns = 0
         self._seen: list[tuple[ArmState, Reference]] = []
         self._payload_kg = requests.payload_kg
         self._was_restarted = False
@@ -127,11 +127,6 @@ class Driver:
         """Ticks in which the shield moved or replaced the proposal."""
         self.inference_ns = np.zeros(8192, dtype=np.int64)
         self.last: Tick | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a first state has come."""
-        return self._state is not None
 
     def begin(self, state: ArmState, effort_nm: Array | None) -> Array:
         """Begin at a state; return the effort, shape (n,), that the first command starts from."""
@@ -175,9 +170,13 @@ class Driver:
         )
         return self._act(state, reference or self._hold(state), now_ns, health)
 
-    def rehearse(self) -> None:
-        """Ask the policy for nothing: what it needs is then in the caches when a tick asks it."""
-        if self._policy is not None and self._window is not None:
+    def rehearse(self, budget_ns: int) -> None:
+        """Ask the policy for nothing: what it needs is then in the caches when a tick asks it.
+
+        One that took longer than the budget when it was last asked is not: a tick would wait.
+        """
+        is_quick = 0 < self._last_inference_ns <= budget_ns
+        if self._policy is not None and self._window is not None and is_quick:
             propose(self._policy, self._window, self.loop.gain_map.size)
 
     def fade(self, now_ns: int) -> Tick:
@@ -207,7 +206,7 @@ class Driver:
         if self._policy is not None and self._window is not None:
             begin_ns = time.perf_counter_ns()
             action = propose(self._policy, self._window, self.loop.gain_map.size)
-            self._inference_ns = time.perf_counter_ns() - begin_ns
+            self._inference_ns = self._last_inference_ns = time.perf_counter_ns() - begin_ns
             self.num_policy_errors += action is None
             self._action = without_proposal(self.loop) if action is None else action
         return wanted

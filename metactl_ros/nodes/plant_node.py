@@ -99,6 +99,11 @@ class PlantNode(Node):
         self.create_timer(1.0, self._report, clock=STEADY)
         self.add_post_set_parameters_callback(self._on_set)
 
+    def say_error(self, text: str) -> None:
+        """Say why the process ends."""
+        self.exit_code = 1
+        self.get_logger().fatal(text)
+
     def start(self) -> bool:
         """Begin the episode; return that it began."""
         self._publish(self._robot.reading)
@@ -149,8 +154,7 @@ class PlantNode(Node):
                     reading = robot.step(now_ns)
                 self._publish(reading)
         except Exception:
-            self.exit_code = 1
-            self.get_logger().fatal(f'the simulation failed: {traceback.format_exc()}')
+            self.say_error(f'the simulation failed: {traceback.format_exc()}')
             self._brakings.publish(Bool(data=True))
             self._brakings.wait_for_all_acked(Duration(seconds=0.2))  # it is the last word
 

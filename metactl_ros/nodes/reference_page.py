@@ -1,13 +1,21 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/topics_and_parameters.md from the tables the nodes are built from.
+"""Writes docs/topics_and_parameters.md.
 
-python -m metactl_ros.nodes.reference_page > docs/topics_and_parameters.md
+    python -m metactl_ros.nodes.reference_page > docs/topics_and_parameters.md
+
+Parameters and faults come from the tables the nodes are built from, codes from their enums. Topics
+and services, and the parameters of the recorder, are written here: tests compare them with what
+running nodes have.
 """
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 import sys
 
+from metactl_ros.bag.recorded_topics import TOPICS as RECORDED
+from metactl_ros.control.modes import Mode
+from metactl_ros.control.shield import Reason
 from metactl_ros.nodes.parameters import CONTROLLER, defaults_of, FAULTS, Meaning, PLANT
 from metactl_ros.nodes.shield_names import SHIELD_NAMES
 from metactl_ros.plant.faults import Kind, KINDS
@@ -28,17 +36,33 @@ TOPICS = {
             'if reference: trajectory',
         ),
         ('in', '~/payload', 'std_msgs/Float64', 'payload estimate, kg'),
-        ('out', 'joint_commands', 'sensor_msgs/JointState', 'names and efforts, N m, stamped'),
+        (
+            'out',
+            'joint_commands',
+            'sensor_msgs/JointState',
+            'names and efforts, N m, stamped; not if shadow',
+        ),
         (
             'out',
             'forward_effort_controller/commands',
             'std_msgs/Float64MultiArray',
-            'the same for ros2_control, in the order of the joints',
+            'the same for ros2_control, in the order of the joints; not if shadow',
         ),
-        ('out', '~/reference', 'trajectory_msgs/JointTrajectory', 'one point: q_d, qd_d, qdd_d'),
-        ('out', '~/feedback', 'sensor_msgs/JointState', 'the state that was acted upon'),
+        (
+            'out',
+            '~/reference',
+            'trajectory_msgs/JointTrajectory',
+            'q_d, qd_d, qdd_d: a point for each state that came since the last tick, oldest '
+            'first, the last in force; one if none came',
+        ),
+        (
+            'out',
+            '~/feedback',
+            'sensor_msgs/JointState',
+            'as many messages: those states, the last acted upon; effort: of the tick before',
+        ),
         ('out', '~/error', 'sensor_msgs/JointState', 'q_d - q and qd_d - qd'),
-        ('out', '~/output', 'sensor_msgs/JointState', 'effort: sent; velocity: before limits'),
+        ('out', '~/output', 'sensor_msgs/JointState', 'effort: decided; velocity: before limits'),
         ('out', '~/gains', 'sensor_msgs/JointState', 'position: gains; velocity: the proposal'),
         ('out', '~/shield', 'sensor_msgs/JointState', 'position: the values named below'),
         (
@@ -76,6 +100,24 @@ PARAMETERS: dict[str, tuple[Mapping[str, Meaning], str]] = {
     'controller': (CONTROLLER, 'controller_node.yaml'),
     'plant': (PLANT | FAULTS, 'plant_node.yaml'),
 }
+RECORDER = {
+    'out': Meaning(
+        'folder of the bag, which must not exist; without it nothing starts', default=''
+    ),
+    'topics': Meaning(
+        'what is recorded, NAME or NAME=TYPE; the type is needed of all but these',
+        default=list(RECORDED),
+    ),
+}
+CODES: dict[str, type[IntEnum]] = {'mode': Mode, 'reason': Reason}
+"""What the numbers of a value of ~/shield mean."""
+NOTES = {
+    'controller': (
+        'It is a lifecycle node, with the usual services of one. A latched FAULT is left by',
+        '`~/reset_fault`, or by deactivating and activating the node again, which an operator',
+        'must ask for.',
+    ),
+}
 
 
 def page() -> str:
@@ -89,6 +131,7 @@ def page() -> str:
     for node, (meanings, file) in PARAMETERS.items():
         lines += ['', f'## {node}', '']
         lines += table(('', 'name', 'type', 'what'), TOPICS[node])
+        lines += ['', *NOTES[node]] if node in NOTES else []
         lines += [
             '',
             f'Defaults are in `config/{file}`; a read-only parameter is set at start.',
@@ -101,13 +144,24 @@ def page() -> str:
                 for name, meaning in meanings.items()
             ],
         )
+    lines += ['', '## recorder', '', 'Both are read once, at start.', '']
+    lines += table(
+        ('parameter', 'default', 'what'),
+        [(f'`{n}`', f'`{m.default!r}`', m.description) for n, m in RECORDER.items()],
+    )
     lines += ['', '## The values of ~/shield', '']
-    lines += [f'- `{name}`' for name in SHIELD_NAMES]
+    lines += [f'- `{name}`{codes(name)}' for name in SHIELD_NAMES]
     lines += [
         '- `normal.GAIN` for each gain, and `constant`: normal . theta + constant <= 0 was asked',
         '- `estimate.JOINT` for each joint, if the controller has an estimator: N m',
     ]
     return '\n'.join(lines) + '\n'
+
+
+def codes(name: str) -> str:
+    """Return what the numbers of a value of ~/shield mean; nothing if they are no codes."""
+    meanings = ', '.join(f'{code.value} {code.name}' for code in CODES.get(name, ()))
+    return f': {meanings}' if meanings else ''
 
 
 def parameter_row(name: str, meaning: Meaning, default: object) -> tuple[str, ...]:

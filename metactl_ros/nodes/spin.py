@@ -13,6 +13,7 @@ import gc
 import signal
 import sys
 import threading
+from traceback import format_exception
 from types import FrameType
 from typing import Any
 
@@ -30,20 +31,28 @@ LAST_CALLBACK_S = 0.1, 1.0
 
 
 class Spinner(threading.Thread):
-    """Spins an executor until stopped, or until a callback fails."""
+    """Spins an executor until stopped, or until it cannot wait any more.
 
-    def __init__(self, executor: Any) -> None:
+    What a callback raises is told and does not end it: rclpy's own services raise whatever a
+    nonsensical request makes them raise, and nobody may stop an arm by asking nonsense.
+    """
+
+    def __init__(self, executor: Any, say_error: Callable[[str], None]) -> None:
         super().__init__(name='executor', daemon=True)
-        self._executor = executor
+        self._executor, self._say_error = executor, say_error
         self._must_stop = False
         self.error: Exception | None = None
-        """What a callback raised."""
+        """Why it ended, if it was not asked to."""
 
     def run(self) -> None:
         """Spin."""
         try:
             while not self._must_stop:
-                self._executor.spin_once()
+                callback, _, _ = self._executor.wait_for_ready_callbacks()
+                callback()
+                error = callback.exception()
+                if error is not None:
+                    self._say_error(f'a callback failed: {"".join(format_exception(error))}')
         except Exception as error:
             self.error = error
 
@@ -60,8 +69,8 @@ class Spinner(threading.Thread):
 def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
     """Make a node, start it, spin until asked to end, and return its exit code.
 
-    A node has `start() -> bool`, `stop_control()` and `exit_code`. What a callback raises ends the
-    run, and is raised here.
+    A node has `start() -> bool`, `stop_control()`, `exit_code`, which ends the run if it is not
+    zero, and `say_error(text)`, which hears what its callbacks raise.
     """
     must_end = False
 
@@ -79,11 +88,12 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
         sys.stderr.write(f'error: {error}\n')
         return 2
     node, executor = None, SingleThreadedExecutor()
-    spinner = Spinner(executor)
+    spinner: Spinner | None = None
     try:
         node = make()
         executor.add_node(node)
         if node.start():
+            spinner = Spinner(executor, node.say_error)
             spinner.start()
             while not must_end and not node.exit_code and spinner.is_alive():
                 spinner.join(POLL_S)
@@ -92,18 +102,19 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
         return 2
     finally:
         soon_s, late_s = LAST_CALLBACK_S
-        spinner.stop(soon_s)
+        if spinner is not None:
+            spinner.stop(soon_s)
         if node is not None:
             node.stop_control()
-            spinner.stop(late_s)
+            if spinner is not None:
+                spinner.stop(late_s)
             code = node.exit_code
             node.destroy_node()
         executor.shutdown()
-        failure = spinner.error
-        node = executor = None
-        del spinner
+        failure = None if spinner is None else spinner.error
+        node = executor = spinner = None
         # Nodes are cycles of references, and frozen. Left to the end of the process they take the
-        # middleware down in an order that corrupts its memory, about once in fifty times.
+        # middleware down in an order that at times corrupts its memory.
         gc.unfreeze()
         gc.collect()
         rclpy.try_shutdown()

@@ -4,8 +4,8 @@
 
 Before each wait rclpy's executor gathers everything a node has, some twenty services among it, in
 Python. Python runs one thread at a time, so what is left of that when a tick begins delays the
-tick. A wait set of one subscription, kept, needs a fifth of the time; and no service, parameter or
-report can hold up a state. `rclpy.wait_for_message` waits in the same way.
+tick. A wait set of one subscription, kept, needs far less; and no service, parameter or report can
+hold up a state. `rclpy.wait_for_message` waits in the same way.
 """
 
 from collections.abc import Callable

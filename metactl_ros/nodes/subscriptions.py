@@ -3,8 +3,8 @@
 """Subscriptions whose messages are fetched, not brought by an executor.
 
 They report no events either unless told to. An executor that waits for an event of a subscription
-is woken by its messages, too, again and again until somebody takes them: with rclpy's two default
-events, 2,654 times for 489 messages, without them never.
+is woken by its messages, too, again and again until somebody takes them, and rclpy has it wait for
+two events of every subscription.
 """
 
 from typing import Any

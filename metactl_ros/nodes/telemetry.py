@@ -7,12 +7,13 @@
     ~/reference                           JointTrajectory  q_d, qd_d, qdd_d in force
     ~/feedback                            JointState       the state acted upon; effort: before
     ~/error                               JointState       q_d - q, qd_d - qd
-    ~/output                              JointState       effort sent; velocity: effort wanted
+    ~/output                              JointState       effort decided; velocity: effort wanted
     ~/gains                               JointState       position: theta; velocity: the proposal
     ~/shield                              JointState       position: the values of SHIELD_NAMES,
                                                            half-space, estimate if there is one
 
-All carry the stamp of the command; that of the state is in ~/shield. Where several states came
+What a tick decided is what joint_commands carries, unless the last check replaced it. All carry
+the stamp of the command; that of the state is in ~/shield. Where several states came
 since the last tick, all of them entered the window: ~/feedback then has a message for each and
 ~/reference a point for each, oldest first, and the last ones are those acted upon.
 time_from_start of a point is the stamp of its state on the controller's timeline, which begins at
