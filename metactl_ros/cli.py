@@ -8,10 +8,9 @@ import os
 from pathlib import Path
 import signal
 import sys
-import time
 
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.nodes.fleet import Setup
+from metactl_ros.nodes.fleet import dated_bag, Setup
 from metactl_ros.rivals import CLASSICAL
 
 CLASSICAL_FILE = 'gains of the classical ones (default: config/classical/nominal.yaml)'
@@ -67,11 +66,22 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
     )
     add('--no-loopback', action='store_true', help='the network as it is set, not this host only')
     add('--tau-z', type=float, default=usual.tau_z_s, metavar='S', help='memory, s (%(default)s)')
-    add('--payload', type=float, default=usual.payload_kg, metavar='KG', help='kg (%(default)s)')
+    add(
+        '--payload',
+        type=float,
+        metavar='KG',
+        help=f'kg ({usual.payload_kg}; a real robot: its parameter payload_kg)',
+    )
     add('--seed', type=int, default=usual.seed, help='of the episode (%(default)s)')
     add('--duration', type=float, default=0.0, metavar='S', help='s; 0: until Ctrl-C')
     add('--namespace', default='', help='of all topics (default: none)')
-    add('--params-file', type=Path, metavar='FILE', help='ROS parameters of the nodes')
+    add(
+        '--params-file',
+        type=Path,
+        metavar='FILE',
+        help='ROS parameters; the simulated episode, and options other than the default, overrule '
+        'it',
+    )
     add('--record', type=Path, metavar='BAG', help='record everything into a bag')
     add(
         '--faults',
@@ -177,7 +187,8 @@ def _up(args: argparse.Namespace) -> int:
         classical_file=args.classical_file,
         plant=args.plant,
         tau_z_s=args.tau_z,
-        payload_kg=args.payload,
+        payload_kg=Setup().payload_kg if args.payload is None else args.payload,
+        payload_estimate_kg=args.payload,
         seed=args.seed,
         lockstep=args.use_sim_time,
         namespace=args.namespace,
@@ -220,8 +231,7 @@ def _record(args: argparse.Namespace) -> int:
     os.environ.update(loopback_environment(None))  # before rclpy, which reads it once
     from metactl_ros.nodes.recorder import run_record
 
-    out = args.out or Path('runs/bags') / time.strftime('%Y%m%d_%H%M%S')
-    return run_record(out, args.topics, args.namespace, args.duration)
+    return run_record(args.out or dated_bag(), args.topics, args.namespace, args.duration)
 
 
 def _replay(args: argparse.Namespace) -> int:

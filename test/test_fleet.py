@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Processes are ended by whoever started them, whenever the signal to end comes."""
+"""Processes are told what was chosen, and ended by whoever started them, whenever that comes."""
 
 import os
 from pathlib import Path
@@ -17,11 +17,60 @@ from metactl_ros.hil import crew as crews
 from metactl_ros.hil.crew import Crew
 from metactl_ros.hil.scripted_fault import ScriptedFault
 from metactl_ros.nodes import fleet
-from metactl_ros.nodes.fleet import running, Setup
+from metactl_ros.nodes.fleet import parameters_of, running, Setup
 from metactl_ros.nodes.undisturbed import undisturbed
 
 ROOT = Path(__file__).resolve().parents[1]
 IDLE = [sys.executable, '-c', 'import time; time.sleep(600.0)']
+
+
+EPISODE = {
+    'payload_kg',
+    'sinusoid.amplitude_rad',
+    'sinusoid.omega_radps',
+    'sinusoid.phase_rad',
+}
+
+
+@pytest.mark.parametrize(
+    ('chosen', 'told'),
+    [
+        ({}, {}),
+        ({'lockstep': True}, {'use_sim_time': True}),
+        ({'payload_estimate_kg': 0.75}, {'payload_kg': 0.75}),
+        ({'controller': 'oracle', 'tau_z_s': 5.0}, {'controller': 'oracle'}),
+        (
+            {'policy': 'some.metactl', 'classical_file': 'some.yaml'},
+            {'policy': 'some.metactl', 'classical_file': 'some.yaml'},
+        ),
+    ],
+)
+def test_the_controller_of_a_real_robot_is_told_only_what_was_chosen(chosen, told):
+    assert parameters_of(Setup(plant='none', **chosen)) == {'controller_node': told}
+
+
+def test_the_controller_of_a_simulated_robot_is_told_its_episode_and_what_was_chosen():
+    assert set(parameters_of(Setup())['controller_node']) == EPISODE
+    values = parameters_of(Setup(controller='ct'))['controller_node']
+    assert set(values) == {*EPISODE, 'controller'}
+
+
+def test_in_lockstep_with_a_simulated_robot_the_controller_is_patient():
+    values = parameters_of(Setup(lockstep=True))['controller_node']
+    assert values['use_sim_time'] is True
+    assert set(values) == {*EPISODE, 'use_sim_time', 'state_timeout_s', 'inference_budget_s'}
+
+
+@pytest.mark.parametrize('words', [[], ['--payload', '0.75'], ['--payload', '0.5']])
+def test_up_tells_the_controller_of_a_real_robot_a_payload_only_if_given(monkeypatch, words):
+    asked = []
+    monkeypatch.setattr(fleet, 'run_up', lambda setup, *_: asked.append(setup) or 0)
+    assert main(['up', '--plant', 'none', *words]) == 0
+    assert main(['up', *words]) == 0
+    real, simulated = (parameters_of(setup) for setup in asked)
+    assert real['controller_node'] == ({'payload_kg': float(words[1])} if words else {})
+    assert simulated['plant_node']['payload_kg'] == (float(words[1]) if words else 0.75)
+    assert simulated['controller_node']['payload_kg'] != simulated['plant_node']['payload_kg']
 
 
 @pytest.fixture
@@ -164,6 +213,19 @@ def test_up_ends_its_processes_when_asked(number):
 def test_up_ends_with_the_code_of_the_process_that_ended_by_itself(tmp_path):
     pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
     with up('--policy', str(tmp_path / 'none.metactl')) as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, said
+    assert 'none.metactl' in said
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize('plant', ['rk4', 'none'])
+def test_a_params_file_chooses_the_policy_where_no_option_does(tmp_path, plant):
+    pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+    file = tmp_path / 'params.yaml'
+    file.write_text(f'/**: {{ros__parameters: {{policy: {tmp_path}/none.metactl}}}}')
+    # The duration ends a controller that took another policy.
+    with up('--plant', plant, '--params-file', str(file), '--duration', '20') as process:
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 2, said
     assert 'none.metactl' in said

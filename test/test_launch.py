@@ -1,69 +1,183 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The launch file against ROS's own launch packages, which are not on PyPI."""
+"""What the launch file's arguments mean, and the file itself where ROS's launch packages are."""
 
-import ast
 import importlib.util
 import os
 from pathlib import Path
+import re
 import subprocess
 import sys
 
 import pytest
 
 from metactl_ros.bag.tick_log import read_ticks
+from metactl_ros.errors import ConfigError
+from metactl_ros.nodes.fleet import parameters_of, Setup
+from metactl_ros.nodes.launch_arguments import LAUNCH_ARGUMENTS, wish_of
+from metactl_ros.rivals import CLASSICAL
 
 PATH = Path(__file__).resolve().parents[1] / 'launch' / 'meta_controller.launch.py'
-WANTED = {
-    'policy',
-    'controller',
-    'classical_file',
-    'plant',
-    'tau_z',
-    'payload',
-    'duration',
-    'namespace',
-    'params_file',
-    'record',
-    'faults',
-    'use_sim_time',
-    'log_level',
+OTHERS = {
+    'policy': 'some.metactl',
+    'controller': 'ct',
+    'classical_file': 'some.yaml',
+    'plant': 'rk4',
+    'tau_z': '3',
+    'payload': '1.5',
+    'seed': '7',
+    'duration': '5',
+    'namespace': 'left',
+    'params_file': 'params.yaml',
+    'record': 'some/bag',
+    'faults': 'some_faults',
+    'use_sim_time': 'true',
+    'loopback': 'false',
+    'log_level': 'debug',
 }
+"""A text for every argument that is not its default."""
 
 
-def arguments():
-    """Return names and descriptions of the launch file's arguments, by reading it."""
-    for node in ast.parse(PATH.read_text(encoding='utf-8')).body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == 'ARGUMENTS':
-            rows = zip(node.value.keys, node.value.values, strict=True)
-            return {key.value: row.elts[1].value for key, row in rows}
-    raise AssertionError('no ARGUMENTS')
+def texts(**given):
+    """Return the text of every argument, as given or as usual."""
+    return {name: argument.usual for name, argument in LAUNCH_ARGUMENTS.items()} | given
 
 
-def test_a_controller_is_chosen_from_all_there_are():
-    text = PATH.read_text(encoding='utf-8')
-    assert "'controller': ['policy', *CLASSICAL]" in text
-    assert 'choices=CHOICES.get(name)' in text
+def processes(**given):
+    """Return the parameters of each process that these arguments start."""
+    return parameters_of(wish_of(texts(**given)).setup)
 
 
 def test_every_argument_has_a_description():
-    assert set(arguments()) >= WANTED
-    assert all(len(description) > 10 for description in arguments().values())
+    assert all(len(argument.description) > 10 for argument in LAUNCH_ARGUMENTS.values())
 
 
-def test_the_launch_description_starts_plant_controller_and_recorder(tmp_path):
+def test_a_controller_is_chosen_from_all_there_are():
+    assert LAUNCH_ARGUMENTS['controller'].choices == ['policy', *CLASSICAL]
+
+
+def test_without_arguments_the_usual_is_started_on_this_machine_and_never_ends():
+    assert wish_of(texts()) == (Setup(), 0.0, True)
+
+
+def test_no_argument_is_forgotten():
+    assert set(OTHERS) == set(LAUNCH_ARGUMENTS)
+    same = [name for name in OTHERS if wish_of(texts(**{name: OTHERS[name]})) == wish_of(texts())]
+    assert not same
+
+
+def test_every_argument_ends_where_it_belongs():
+    assert wish_of(OTHERS) == (
+        Setup(
+            policy='some.metactl',
+            controller='ct',
+            classical_file='some.yaml',
+            plant='rk4',
+            tau_z_s=3.0,
+            payload_kg=1.5,
+            payload_estimate_kg=1.5,
+            seed=7,
+            namespace='left',
+            params_file=Path('params.yaml'),
+            record=Path('some/bag'),
+            faults='some_faults',
+            lockstep=True,
+            log_level='debug',
+        ),
+        5.0,
+        False,
+    )
+
+
+def test_for_a_real_robot_the_controller_starts_alone_and_is_told_only_what_was_chosen():
+    assert processes(plant='none') == {'controller_node': {}}
+    told = processes(plant='none', payload='0.75', use_sim_time='True', controller='ct')
+    assert told == {
+        'controller_node': {'payload_kg': 0.75, 'use_sim_time': True, 'controller': 'ct'}
+    }
+
+
+@pytest.mark.parametrize('word', ['', 'false', 'False', 'FALSE'])
+def test_nothing_is_recorded_unless_asked_for(word):
+    assert list(processes(record=word)) == ['plant_node', 'controller_node']
+
+
+@pytest.mark.parametrize('word', ['true', 'True', 'TRUE'])
+def test_a_recording_that_is_only_asked_for_gets_a_folder_of_its_own(word):
+    assert re.fullmatch(r'runs/bags/\d{8}_\d{6}', processes(record=word)['recorder']['out'])
+
+
+def test_a_recording_goes_where_it_is_told():
+    assert processes(record='some/Bag')['recorder'] == {'out': 'some/Bag'}
+
+
+@pytest.mark.parametrize(('word', 'truth'), [('true', True), ('True', True), ('FALSE', False)])
+def test_truth_is_said_in_any_capitals(word, truth):
+    wish = wish_of(texts(use_sim_time=word, loopback=word))
+    assert (wish.setup.lockstep, wish.is_local) == (truth, truth)
+
+
+@pytest.mark.parametrize(
+    ('name', 'word', 'expected'),
+    [
+        ('use_sim_time', 'maybe', 'true or false'),
+        ('loopback', '', 'true or false'),
+        ('tau_z', 'two', 'a number of seconds'),
+        ('payload', '1kg', 'a number of kg'),
+        ('seed', '1.5', 'a whole number'),
+        ('duration', '', 'a number of seconds'),
+    ],
+)
+def test_another_word_is_refused_with_the_name_and_a_way_out(name, word, expected):
+    with pytest.raises(
+        ConfigError, match=f'{name}: expected {expected}, found {word!r}; say {name}:=.+'
+    ):
+        wish_of(texts(**{name: word}))
+
+
+@pytest.fixture
+def launched():
+    """Return a function from arguments to the actions of the launch file."""
     pytest.importorskip('launch_ros', reason='needs ROS 2: launch_ros is not on PyPI')
     from launch import LaunchContext
 
     spec = importlib.util.spec_from_file_location('meta_controller_launch', PATH)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    context = LaunchContext()
-    for name, (default, _) in module.ARGUMENTS.items():
-        context.launch_configurations[name] = default
-    context.launch_configurations['record'] = str(tmp_path / 'bag')
-    started = [a.node_executable for a in module.start(context) if hasattr(a, 'node_executable')]
-    assert started == ['metactl_recorder', 'metactl_plant', 'metactl_controller']
+
+    def actions(**given):
+        context = LaunchContext()
+        context.launch_configurations.update(given)
+        *declared, start = module.generate_launch_description().entities
+        for argument in declared:
+            argument.execute(context)
+        return start.execute(context)
+
+    return actions
+
+
+@pytest.mark.parametrize(
+    ('given', 'started'),
+    [
+        ({'record': 'true'}, ['metactl_recorder', 'metactl_plant', 'metactl_controller']),
+        ({'plant': 'none'}, ['metactl_controller']),
+    ],
+)
+def test_the_launch_file_starts_what_the_arguments_ask_for(launched, given, started):
+    actions = launched(**given)
+    assert [a.node_executable for a in actions if hasattr(a, 'node_executable')] == started
+
+
+def test_the_launch_file_refuses_a_controller_there_is_not(launched):
+    with pytest.raises(RuntimeError, match='nobody'):
+        launched(controller='nobody')
+
+
+def test_the_launch_file_ends_in_time_and_leaves_the_network_alone_if_told(launched):
+    usual = {type(action).__name__ for action in launched()}
+    other = {type(action).__name__ for action in launched(duration='5', loopback='False')}
+    assert usual == {'Node', 'SetEnvironmentVariable'}
+    assert other == {'Node', 'TimerAction'}
 
 
 def test_ros2_launch_drives_the_simulated_arm_and_leaves_a_bag(tmp_path):

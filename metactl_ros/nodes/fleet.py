@@ -18,6 +18,7 @@ import time
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.nodes.parameters import defaults_of
 from metactl_ros.nodes.undisturbed import undisturbed
 from metactl_ros.reference import Sinusoid
 from metactl_ros.settings import faults_file, load_settings
@@ -43,10 +44,13 @@ class Setup:
     """bullet or rk4; none if the robot is real."""
     tau_z_s: float = 2.0
     payload_kg: float = 0.75
+    """Of the simulated robot."""
+    payload_estimate_kg: float | None = None
+    """What the controller of a real robot is told; None: what its parameters say."""
     seed: int = 42
     """Of the episode: phases, initial error, payload estimate."""
     lockstep: bool = False
-    """Simulated time: the plant waits for the command of every state."""
+    """Simulated time: a simulated robot waits for the command of every state."""
     namespace: str = ''
     params_file: Path | None = None
     record: Path | str | None = None
@@ -63,34 +67,27 @@ class Setup:
         return draw_evaluation(task, self.seed, self.payload_kg, 1, self.tau_z_s).of_arm(0)
 
 
+def dated_bag() -> Path:
+    """Return where a bag goes that was given no folder."""
+    return Path('runs/bags') / time.strftime('%Y%m%d_%H%M%S')
+
+
 def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
     """Return the ROS parameters of each process, by module, in the order of starting."""
-    episode = setup.episode()
-    assert isinstance(episode.reference, Sinusoid)
-    is_told = setup.controller == 'oracle'  # the truth, where others get an estimate
-    known_s = load_settings().plant.task.tau_z_s
-    if is_told and setup.tau_z_s != known_s:
-        raise ConfigError(
-            f'controller: the oracle knows the tau_z of config/plant.yaml, {known_s:g} s, found a '
-            f'robot of {setup.tau_z_s:g} s; leave tau_z out, or use python -m training.evaluate.'
-        )
+    usual = defaults_of('controller_node.yaml')
+    # These overrule the parameter file, so only what was chosen is among them.
     controller: dict[str, object] = {
-        'controller': setup.controller,
-        'policy': setup.policy,
-        'classical_file': setup.classical_file,
-        'use_sim_time': setup.lockstep,
-        'payload_kg': setup.payload_kg if is_told else float(episode.payload_estimate_kg),
-        'sinusoid.amplitude_rad': episode.reference.amplitude_rad.tolist(),
-        'sinusoid.omega_radps': episode.reference.omega_radps.tolist(),
-        'sinusoid.phase_rad': episode.reference.phase_rad.tolist(),
+        name: getattr(setup, name)
+        for name in ('controller', 'policy', 'classical_file')
+        if getattr(setup, name) != usual[name]
     }
     if setup.lockstep:
-        # The plant waits, and a busy machine may be slow: that must not change what is computed.
-        controller |= {'state_timeout_s': 10.0, 'inference_budget_s': 1.0}
+        controller['use_sim_time'] = True
     chosen: dict[str, dict[str, object]] = {}
     if setup.record is not None:
         chosen['recorder'] = {'out': str(setup.record)}
     if setup.plant != 'none':
+        controller |= _told_of_the_episode(setup)
         chosen['plant_node'] = {
             'plant': setup.plant,
             'tau_z_s': setup.tau_z_s,
@@ -105,7 +102,32 @@ def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
             }
     elif setup.faults:
         raise ConfigError('faults: only a simulated robot has them; choose a plant, or none.')
+    elif setup.payload_estimate_kg is not None:
+        controller['payload_kg'] = setup.payload_estimate_kg
     return {**chosen, 'controller_node': controller}
+
+
+def _told_of_the_episode(setup: Setup) -> dict[str, object]:
+    """Return the parameters by which the controller fits the simulated robot."""
+    episode = setup.episode()
+    assert isinstance(episode.reference, Sinusoid)
+    is_told = setup.controller == 'oracle'  # the truth, where others get an estimate
+    known_s = load_settings().plant.task.tau_z_s
+    if is_told and setup.tau_z_s != known_s:
+        raise ConfigError(
+            f'controller: the oracle knows the tau_z of config/plant.yaml, {known_s:g} s, found a '
+            f'robot of {setup.tau_z_s:g} s; leave tau_z out, or use python -m training.evaluate.'
+        )
+    told: dict[str, object] = {
+        'payload_kg': setup.payload_kg if is_told else float(episode.payload_estimate_kg),
+        'sinusoid.amplitude_rad': episode.reference.amplitude_rad.tolist(),
+        'sinusoid.omega_radps': episode.reference.omega_radps.tolist(),
+        'sinusoid.phase_rad': episode.reference.phase_rad.tolist(),
+    }
+    if setup.lockstep:
+        # The plant waits, and a busy machine may be slow: that must not change what is computed.
+        told |= {'state_timeout_s': 10.0, 'inference_budget_s': 1.0}
+    return told
 
 
 def commands(setup: Setup) -> dict[str, list[str]]:
