@@ -158,6 +158,23 @@ def test_a_thread_that_is_stopped_before_the_first_state_sends_nothing():
     assert (world.sent, world.thread.error) == ([], None)
 
 
+@pytest.mark.parametrize(('wakes_after_ms', 'is_blind'), [(2, False), (4, True)])
+def test_a_tick_that_overslept_with_its_robot_waits_a_little_for_its_state(
+    wakes_after_ms, is_blind
+):
+    asleep_ns, stall_ns = LEAD_NS + 49 * PERIOD_NS, 40 * MS
+    awake_ns = asleep_ns + PERIOD_NS - REHEARSAL_NS + stall_ns
+    robot_ns = awake_ns + wakes_after_ms * MS
+    world = World().arrives(*each(PERIOD_NS, asleep_ns), *each(PERIOD_NS, SECOND_NS, robot_ns))
+    world.at(asleep_ns, lambda: setattr(world, 'sleeps_too_long_ns', stall_ns))
+    world.at(awake_ns, lambda: setattr(world, 'sleeps_too_long_ns', 0))
+    world.run(SECOND_NS)
+    (late,) = [(ns, c) for ns, c in world.commands(SECOND_NS) if c.late_ns > 30 * MS]
+    assert late[0] == (awake_ns + 3 * MS if is_blind else robot_ns)
+    assert (late[1].tick.mode == BLIND) is is_blind
+    assert (BLIND in world.modes(SECOND_NS)) is is_blind
+
+
 def test_every_state_reaches_the_driver_once_and_in_order():
     world = World().arrives(*each(3 * MS, SECOND_NS))
     seen, tick = [], world.driver.tick
