@@ -22,9 +22,7 @@ KEPT = flat(json.loads((ROOT / 'results' / 'bench.json').read_text()))
             'control_step_p99_us',
             None,
             150.0,
-            marks=pytest.mark.xfail(
-                reason='139 us once, 168 to 189 us in the last six runs'
-            ),
+            marks=pytest.mark.xfail(reason='139 us once, 168 to 189 us in the last six runs'),
         ),
         ('control_step_rss_growth_kb_per_million', None, 1024.0),
         ('inference_p99_ms_w50', None, 0.5),
