@@ -50,6 +50,11 @@ nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is 
 	cp runs/nightly/runs.csv results/nightly_models.csv
 	$(VENV)/bin/metactl bench --out results/ros_timing.json --headlines results/bench.json
 	$(VENV)/bin/python test/hil_mutants.py
+	$(VENV)/bin/python test/hostile_bags.py
+	PYTHONPATH=. $(VENV)/bin/python test/hostile_bundles.py
+	$(VENV)/bin/python test/hang_bench.py
+	PYTHONPATH=. $(VENV)/bin/python test/hostile_yaml.py
+	$(VENV)/bin/python -m training.false_alarms
 	$(VENV)/bin/metactl hil --random --minutes 10 --seed 7
 	cp runs/nemesis/7/nemesis.json results/nemesis.json
 

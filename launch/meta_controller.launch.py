@@ -3,7 +3,9 @@
 """Starts the controller, the simulated robot it is to drive, and on request a recorder.
 
 For a real robot say plant:=none and remap `joint_states` and the command topic to its own. The
-controller is then told nothing that was not chosen: the rest is as params_file says.
+controller is then told nothing that was not chosen: the rest is as params_file says, and unless
+that says otherwise it waits to be configured and activated, holds the arm, and follows
+`~/joint_trajectory`.
 `metactl up` does the same without the launch packages.
 """
 
@@ -19,7 +21,7 @@ from launch.launch_context import LaunchContext
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from metactl_ros.nodes.fleet import parameters_of
+from metactl_ros.nodes.fleet import assumed_by, parameters_of, require_files
 from metactl_ros.nodes.launch_arguments import LAUNCH_ARGUMENTS, wish_of
 from metactl_ros.nodes.middleware import loopback_environment
 
@@ -34,6 +36,8 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """Return the actions, now that the arguments have values."""
     wish = wish_of({name: LaunchConfiguration(name).perform(context) for name in LAUNCH_ARGUMENTS})
     setup = wish.setup
+    require_files(setup)
+    assumed = {module: [values] for module, values in assumed_by(setup).items()}
     files = [] if setup.params_file is None else [str(setup.params_file)]
     nodes: list[LaunchDescriptionEntity] = [
         Node(
@@ -41,7 +45,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             executable=EXECUTABLES[module],
             namespace=setup.namespace,
             output='screen',
-            parameters=[*files, values],
+            parameters=[*assumed.get(module, []), *files, values],
             ros_arguments=['--log-level', setup.log_level],
             on_exit=Shutdown(reason=f'{module} ended'),
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import signal
 import sys
 
-from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.errors import ConfigError, legible, MetactlError
 from metactl_ros.nodes.fleet import dated_bag, Setup
 from metactl_ros.rivals import CLASSICAL
 
@@ -22,8 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # many have processes to end
     try:
         return int(args.run(args))
-    except MetactlError as error:
-        sys.stderr.write(f'error: {error}\n')
+    except (MetactlError, OSError) as error:  # the latter of a folder that cannot be written
+        sys.stderr.write(f'error: {legible(str(error))}\n')
         return 2
     except KeyboardInterrupt:
         return 130
@@ -56,8 +56,24 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
         default=usual.controller,
         help='policy, or a classical one (%(default)s)',
     )
-    add('--policy', default='', metavar='NAME.metactl', help='a bundle (default: the shipped one)')
+    add('--policy', default='', metavar='NAME', help='a bundle: path, or name (robust_tau2)')
+    add('--policy-sha256', default='', metavar='HASH', help='refuse any other bundle')
     add('--classical-file', default='', metavar='FILE', help=CLASSICAL_FILE)
+    add('--arm-file', default='', metavar='FILE', help='arm.yaml (default: the shipped one)')
+    add('--controller-file', default='', metavar='FILE', help='(default: the shipped one)')
+    add('--joint-prefix', default='', metavar='TEXT', help='of the joints of a real robot')
+    add(
+        '--reference',
+        choices=('sinusoid', 'trajectory'),
+        default=usual.reference,
+        help='(sinusoid; a real robot: its parameter, which is trajectory: hold until told)',
+    )
+    add(
+        '--autostart',
+        action=argparse.BooleanOptionalAction,
+        help='begin control at once (yes; a real robot: its parameter, which is no)',
+    )
+    add('--shadow', action='store_true', help='publish all but the commands')
     add(
         '--plant',
         choices=('bullet', 'rk4', 'none'),
@@ -127,7 +143,7 @@ def _add_record(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         'Record everything that controller and robot say, into an MCAP bag; Ctrl-C ends it. A '
         'kill costs less than a second of it. Exit codes: 0 recorded, 1 the disk failed, '
-        '2 wrong use.'
+        '2 wrong use, 3 nothing came: no bag is left.'
     )
     add = parser.add_argument
     add('--out', type=Path, metavar='BAG', help='a new folder (default: runs/bags/DATE_TIME)')
@@ -140,9 +156,10 @@ def _add_record(parser: argparse.ArgumentParser) -> None:
 def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         'Compute every tick of a bag again, with the recorded controller to the bit, or with '
-        'another one in open loop; check every certificate; write replay.json and replay.html. '
-        'Exit codes: 0 equal, 1 it differs or a certificate is violated, 2 it cannot be used, '
-        '3 parts of it are missing.'
+        'another one in open loop; check every certificate, and that both command topics carry '
+        'what was decided and nothing else; write replay.json and replay.html. Exit codes: '
+        '0 equal, 1 it differs, a certificate is violated or a command is wrong, 2 it cannot be '
+        'used, 3 parts of it are missing, or nothing could be compared.'
     )
     add = parser.add_argument
     add('bag', type=Path, metavar='BAG', help='rosbag2, MCAP or sqlite3: a folder or a file')
@@ -184,7 +201,14 @@ def _up(args: argparse.Namespace) -> int:
     setup = Setup(
         controller=args.controller,
         policy=args.policy,
+        policy_sha256=args.policy_sha256,
         classical_file=args.classical_file,
+        arm_file=args.arm_file,
+        controller_file=args.controller_file,
+        joint_prefix=args.joint_prefix,
+        reference=args.reference,
+        autostart=args.autostart,
+        shadow=args.shadow,
         plant=args.plant,
         tau_z_s=args.tau_z,
         payload_kg=Setup().payload_kg if args.payload is None else args.payload,

@@ -10,7 +10,9 @@ the `require_*` helpers below: a value built in code is held to the same rules a
 from collections.abc import Iterable, Mapping
 import dataclasses
 import difflib
+from itertools import islice
 import math
+import reprlib
 import sys
 import types
 from typing import Any, cast, get_args, get_origin, get_type_hints, Literal, TypeVar, Union
@@ -18,6 +20,14 @@ from typing import Any, cast, get_args, get_origin, get_type_hints, Literal, Typ
 from metactl_ros.errors import ConfigError
 
 T = TypeVar('T')
+MOST_PROBLEMS = 20
+"""Lines of an error; whoever has made more mistakes than these will ask again."""
+MOST_TEXT = 300
+"""Characters of a value, or of what a dataclass says of it."""
+MOST_ENTRIES = 10_000
+"""Of a list."""
+MOST_WHOLE = 2**63 - 1
+"""Of a whole number: what NumPy and ROS hold."""
 
 
 def build(cls: type[T], mapping: object, where: str) -> T:
@@ -34,8 +44,34 @@ def build(cls: type[T], mapping: object, where: str) -> T:
     problems: list[str] = []
     value = _build(cls, mapping, where, problems)
     if problems:
+        if len(problems) >= MOST_PROBLEMS:
+            problems[MOST_PROBLEMS - 1 :] = [f'{where}: and perhaps more; correct these first.']
         raise ConfigError('\n'.join(problems))
     return cast(T, value)
+
+
+def shown(value: object) -> str:
+    """Return a value as an error quotes it, in at most `MOST_TEXT` characters."""
+    return _SHORT.repr(value)
+
+
+class _Short(reprlib.Repr):
+    """Looks only at the beginning of a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 3, 80, 80
+
+    def repr(self, x: object) -> str:
+        text = super().repr(x)
+        return text if len(text) <= MOST_TEXT else f'{text[: MOST_TEXT - 3]}...'
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Beyond some thousand digits Python refuses to write them.
+        return repr(x) if x.bit_length() < MOST_TEXT else f'a number of {x.bit_length()} bits'
+
+
+_SHORT = _Short()
 
 
 def require_positive(owner: str, **values: float | Iterable[float]) -> None:
@@ -54,7 +90,7 @@ def require_length(owner: str, length: int, **values: tuple[object, ...]) -> Non
         if len(vector) != length:
             raise ConfigError(
                 f'{owner}.{name}: expected {length} entries, one per joint, '
-                f'found {len(vector)}: {list(vector)}.'
+                f'found {len(vector)}: {shown(list(vector))}.'
             )
 
 
@@ -68,23 +104,24 @@ def _require(
         entries = [value] if isinstance(value, (int, float)) else list(value)
         bad = [x for x in entries if not (math.isfinite(x) and accepts(x))]
         if bad:
-            raise ConfigError(f'{owner}.{name}: expected finite values {wanted}, found {value}.')
+            raise ConfigError(
+                f'{owner}.{name}: expected finite values {wanted}, found {shown(value)}.'
+            )
 
 
 def _build(cls: type[Any], mapping: object, where: str, problems: list[str]) -> object:
     if not isinstance(mapping, Mapping):
         problems.append(
-            f'{where}: expected a table of {cls.__name__} settings, found {mapping!r}.'
+            f'{where}: expected a table of {cls.__name__} settings, found {shown(mapping)}.'
         )
         return None
     fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = get_type_hints(cls)
     before = len(problems)
-    for key in mapping:
-        if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, n=1)
-            hint = f'did you mean {near[0]!r}?' if near else f'valid keys are {sorted(fields)}.'
-            problems.append(f'{where}: unknown key {key!r}; {hint}')
+    for key in islice((key for key in mapping if key not in fields), MOST_PROBLEMS):
+        near = difflib.get_close_matches(str(key)[:MOST_TEXT], fields, n=1)
+        hint = f'did you mean {near[0]!r}?' if near else f'valid keys are {sorted(fields)}.'
+        problems.append(f'{where}: unknown key {shown(key)}; {hint}')
     values = {}
     for name, field in fields.items():
         if name in mapping:
@@ -96,7 +133,7 @@ def _build(cls: type[Any], mapping: object, where: str, problems: list[str]) -> 
     try:
         return cls(**values)
     except ConfigError as error:
-        problems.append(f'{where}: {error}')
+        problems.append(f'{where}: {str(error)[:MOST_TEXT]}')
         return None
 
 
@@ -108,6 +145,8 @@ def _has_no_default(field: 'dataclasses.Field[Any]') -> bool:
 def _convert(hint: Any, value: object, where: str, problems: list[str]) -> object:
     """Return `value` as the annotated type `hint`, or note a problem and return None."""
     origin = get_origin(hint)
+    if len(problems) >= MOST_PROBLEMS:
+        return None
     if dataclasses.is_dataclass(hint):
         return _build(cast('type[Any]', hint), value, where, problems)
     if origin in (Union, types.UnionType):
@@ -117,13 +156,17 @@ def _convert(hint: Any, value: object, where: str, problems: list[str]) -> objec
         return _convert(inner, value, where, problems)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            problems.append(f'{where}: expected {_describe(hint)}, found {value!r}.')
+            problems.append(f'{where}: expected {_describe(hint)}, found {shown(value)}.')
+            return None
+        if len(value) > MOST_ENTRIES:
+            found = f'expected at most {MOST_ENTRIES} entries, found {len(value)}'
+            problems.append(f'{where}: {found}; leave some out.')
             return None
         inner = get_args(hint)[0]
         return tuple(_convert(inner, x, f'{where}[{i}]', problems) for i, x in enumerate(value))
     if _fits(hint, value):
         return float(cast(float, value)) if hint is float else value
-    problems.append(f'{where}: expected {_describe(hint)}, found {value!r}.')
+    problems.append(f'{where}: expected {_describe(hint)}, found {shown(value)}.')
     return None
 
 
@@ -135,7 +178,8 @@ def _fits(hint: Any, value: object) -> bool:
         # Compared, not converted: a whole number may be too long for a float.
         return is_number and abs(cast(float, value)) <= sys.float_info.max
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return is_whole and abs(cast(int, value)) <= MOST_WHOLE
     return isinstance(value, hint)
 
 

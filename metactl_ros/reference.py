@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from metactl_ros.errors import ConfigError
+from metactl_ros.motion_limits import MotionBounds
 from metactl_ros.signals import Array, Reference
 
 
@@ -19,6 +20,13 @@ class ReferenceMotion(Protocol):
 
     def at(self, t_s: float | Array) -> Reference:
         """Return position, velocity and acceleration at a time since reset, in s."""
+
+
+class BoundedMotion(ReferenceMotion, Protocol):
+    """A motion of which it is known how far and how fast it ever goes."""
+
+    def extent(self) -> MotionBounds:
+        """Return the largest sizes of position, velocity and acceleration at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,11 @@ class Sinusoid:
         angle = w * _column(t_s) + self.phase_rad
         sine, cosine = self.amplitude_rad * np.sin(angle), self.amplitude_rad * np.cos(angle)
         return Reference(sine, w * cosine, -w * w * sine)
+
+    def extent(self) -> MotionBounds:
+        """Return the largest sizes at any time."""
+        most, w = np.abs(self.amplitude_rad), np.abs(self.omega_radps)
+        return MotionBounds(most, most * w, most * w * w)
 
     def of_arm(self, index: int | slice) -> 'Sinusoid':
         """Return the motion of one arm, or of some, of a batch with phases of shape (N, n)."""
@@ -83,6 +96,11 @@ class Hold:
         """Return the held position with zero derivatives, at every time."""
         q = self.q_rad + 0.0 * _column(t_s)
         return Reference(q, np.zeros_like(q), np.zeros_like(q))
+
+    def extent(self) -> MotionBounds:
+        """Return the largest sizes at any time."""
+        zero = np.zeros_like(self.q_rad)
+        return MotionBounds(np.abs(self.q_rad), zero, zero)
 
 
 def _column(t_s: float | Array) -> Array:

@@ -146,9 +146,14 @@ def gain_boxes(controller: ControllerSettings) -> tuple[GainBox, ...]:
     return box, replace(box, feed_forward=(ESTIMATE,)), on_observer(controller).gain_box
 
 
-def load_learned(path: Path, arm: Arm, controller: ControllerSettings) -> Bundle:
-    """Return the policy of a bundle for a robot, whether or not it was learned on an observer."""
-    return load_bundle(path, arm, controller, on_observer(controller))
+def load_learned(
+    path: Path, arm: Arm, controller: ControllerSettings, *, sha256: str = ''
+) -> Bundle:
+    """Return the policy of a bundle for a robot, whether or not it was learned on an observer.
+
+    A hash that is given must be that of the bundle.
+    """
+    return load_bundle(path, arm, controller, on_observer(controller), sha256=sha256)
 
 
 def observer_gains(controller: ControllerSettings) -> tuple[float, ...]:

@@ -2,20 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the YAML files of `config/` into the frozen values the rest of the package works with."""
 
-from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
+from typing import TypeVar
 
 from metactl_ros.arm import Arm, smallest_inertia
-from metactl_ros.config import build, require_positive
+from metactl_ros.config import build, require_positive, shown
 from metactl_ros.control.controller_settings import ControllerSettings
 from metactl_ros.errors import ConfigError
 from metactl_ros.plant.faults import Fault, parse_faults, plant_entries
 from metactl_ros.plant.friction import Friction, smallest_smoothing
 from metactl_ros.plant.sensing import Sensing
+from metactl_ros.strict_yaml import read_yaml
 from metactl_ros.task import Task
 
 T = TypeVar('T')
@@ -86,6 +85,33 @@ def shipped_policies() -> list[Path]:
     return sorted((share_directory() / 'config' / 'policies').glob('*.metactl'))
 
 
+def policy_file(name_or_path: Path | str) -> Path:
+    """Return the path of a policy bundle: itself, or config/policies/NAME.metactl of the package.
+
+    Raises:
+        ConfigError: If there is neither; it lists the names there are.
+    """
+    shipped = {path.stem: path for path in shipped_policies()}
+    path = Path(name_or_path)
+    if path.exists():
+        return path
+    if str(name_or_path) not in shipped:
+        raise ConfigError(
+            f'policy: expected the path of a bundle NAME.metactl or one of {sorted(shipped)}, '
+            f'found {str(name_or_path)!r}.'
+        )
+    return shipped[str(name_or_path)]
+
+
+def require_file(name: str, path: Path | str) -> None:
+    """Raise ConfigError, with the name of a setting, if its file does not exist."""
+    if not Path(path).is_file():
+        raise ConfigError(
+            f'{name}: expected the path of a file, found {str(path)!r}, which is none; check the '
+            'spelling, or give all of the path.'
+        )
+
+
 def faults_file(name_or_path: Path | str) -> Path:
     """Return the path of a fault scenario: itself, or config/faults/NAME.yaml of the package.
 
@@ -94,11 +120,13 @@ def faults_file(name_or_path: Path | str) -> Path:
     """
     folder = share_directory() / 'config' / 'faults'
     for path in (Path(name_or_path), folder / f'{name_or_path}.yaml'):
-        if path.is_file():
-            return path
+        with suppress(OSError):  # a name that is too long
+            if path.is_file():
+                return path
     names = sorted(path.stem for path in folder.glob('*.yaml'))
     raise ConfigError(
-        f'faults: expected the path of a YAML file or one of {names}, found {str(name_or_path)!r}.'
+        f'faults: expected the path of a YAML file or one of {names}, '
+        f'found {shown(str(name_or_path))}.'
     )
 
 
@@ -130,36 +158,3 @@ def load_faults(path: Path) -> list[Fault]:
     The file holds a list `faults`; whatever else it holds is for others, see `hil/`.
     """
     return parse_faults(plant_entries(read_yaml(path), path.name), f'{path.name}: faults')
-
-
-def read_yaml(source: Path) -> object:
-    """Return what a YAML file holds.
-
-    Raises:
-        ConfigError: If it cannot be read, is no YAML, or gives a key twice.
-    """
-    try:
-        text = source.read_text(encoding='utf-8')
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f'{source}: cannot be read ({error}); give the path of a YAML file.'
-        ) from None
-    try:
-        return yaml.load(text, Loader=_UniqueKeyLoader)
-    except (yaml.YAMLError, ConfigError) as error:
-        raise ConfigError(f'{source}: not valid YAML: {error}') from None
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML without objects, and without the silent rule that the last of two equal keys wins."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if key_node.value in seen:
-                raise ConfigError(
-                    f'key {key_node.value!r} is given twice '
-                    f'(line {key_node.start_mark.line + 1}); remove one.'
-                )
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)

@@ -70,6 +70,14 @@ def are_within(values: Vector, limits: Sequence[float]) -> Component:
     return inside
 
 
+def are_between(values: Vector, lows: Vector, highs: Vector) -> Component:
+    """Return whether every component is within its [low, high]; NaN is not."""
+    inside: Component = True
+    for value, low, high in zip(values, lows, highs, strict=True):
+        inside = inside & (low <= value) & (value <= high)
+    return inside
+
+
 def choose(condition: Component, yes: Vector, no: Vector) -> list[Component]:
     """Return, for each arm, one of two vectors."""
     if np.ndim(condition) == 0:

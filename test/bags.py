@@ -5,7 +5,7 @@
 from contextlib import contextmanager
 import resource
 
-from mcap.exceptions import EndOfFile
+from mcap.exceptions import EndOfFile, InvalidMagic
 from mcap.stream_reader import StreamReader
 from rosbags.highlevel import AnyReader
 import yaml
@@ -71,7 +71,7 @@ def read_records(folder, kind, **options):
         try:
             for record in StreamReader(file, validate_crcs=True, **options).records:
                 found += [record] if isinstance(record, kind) else []
-        except EndOfFile:
+        except (EndOfFile, InvalidMagic):  # the latter where it is being written meanwhile
             return found
     return found
 

@@ -53,7 +53,7 @@ def refusal(load, path):
     began = time.monotonic()
     with pytest.raises(BundleError) as caught:
         load(path)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 5.0
     message = str(caught.value)
     assert str(path) in message
     advice = ('copy the', 'xport', 'give the path', 'remove it', 'load a policy made for this')

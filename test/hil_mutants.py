@@ -22,6 +22,7 @@ from rich.table import Table
 from metactl_ros.errors import ConfigError
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.hil.command import chosen_scenarios, run_judged
+from metactl_ros.hil.fault_table import comparison, GUARDED
 from metactl_ros.hil.scenario import load_scenario
 from metactl_ros.nodes.fleet import commands
 from metactl_ros.settings import load_settings
@@ -31,23 +32,23 @@ CONTROLLER, PLANT = ('controller_node',), ('plant_node',)
 BELIEVES_OLD_STATES = """
 from metactl_ros.nodes.driver import Driver
 honest = Driver.tick
-Driver.tick = lambda self, states, now_ns, is_fresh, has_error=False: honest(
-    self, states, now_ns, True, has_error)
+Driver.tick = lambda self, states, now_ns, is_fresh, *rest: honest(
+    self, states, now_ns, True, *rest)
 """
 IMPATIENT = """
 from itertools import count
 from metactl_ros.nodes.driver import Driver
 honest, calls = Driver.tick, count()
-Driver.tick = lambda self, states, now_ns, is_fresh, has_error=False: honest(
-    self, states, now_ns, bool(states) if next(calls) > 190 else is_fresh, has_error)
+Driver.tick = lambda self, states, now_ns, is_fresh, *rest: honest(
+    self, states, now_ns, bool(states) if next(calls) > 190 else is_fresh, *rest)
 """
 TICKS_ON_STATES = """
-from metactl_ros.nodes import controller_node
-Timing = controller_node.Timing
-controller_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
+from metactl_ros.nodes import control_node
+Timing = control_node.Timing
+control_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
 """
 ONE_STATE_PER_TICK = """
-from metactl_ros.nodes.control_thread import Inbox
+from metactl_ros.nodes.inbox import Inbox
 honest = Inbox.take
 def take(self, timeout_s=0.0):
     first, *rest = honest(self, timeout_s) or [None]
@@ -57,7 +58,7 @@ Inbox.take = take
 """
 OPEN_GATE = """
 from metactl_ros.nodes.state_gate import StateGate
-StateGate._objection = lambda *_: None
+StateGate._objection = StateGate._out_of_step = lambda *_: None
 """
 NO_NEW_TIMELINE = """
 from metactl_ros.nodes import state_gate
@@ -85,28 +86,95 @@ driver.with_full_window = lambda settings: replace(
 """
 FLAPS_FOR_EVER = """
 from dataclasses import replace
-from metactl_ros.control import loop
-honest = loop.next_mode
-loop.next_mode = lambda settings, *rest: honest(
+from metactl_ros.control import modes
+honest = modes.next_mode
+modes.next_mode = lambda settings, *rest: honest(
     replace(settings, fault_after_degradations_per_s=10**6), *rest)
-"""
-NO_JOINT_LIMITS = """
-from dataclasses import replace
-from metactl_ros.control.loop import ControlLoop
-honest = ControlLoop.__init__
-def begin(self, *given):
-    honest(self, *given)
-    self._limits = replace(self._limits, position_rad=(1e9, 1e9), velocity_radps=(1e9, 1e9))
-ControlLoop.__init__ = begin
 """
 NO_RATE_LIMIT = """
 from itertools import count
 from metactl_ros.control import loop
-honest, calls = loop.limit_effort, count()
-loop.limit_effort = lambda wanted, before, most, reach: honest(
-    wanted, before, most, reach if next(calls) < 150 else [1e9] * len(reach))
+honest, calls = loop.effort_box, count()
+loop.effort_box = lambda before, most, reach: honest(
+    before, most, reach if next(calls) < 150 else [1e9] * len(reach))
 """
 """From 1.5 s on: the first tick in NOMINAL would be noticed as well, and be no proof."""
+UNGUARDED = """
+from metactl_ros.control.guard import Guard
+Guard.see = lambda self, *given, **named: None
+"""
+STOPS_FOR_EVER = """
+from dataclasses import replace
+from metactl_ros.control import modes
+from metactl_ros.control.guard import Guard
+Guard.see = lambda self, *given, **named: None
+honest = modes.next_mode
+modes.next_mode = lambda settings, *rest: honest(replace(settings, stop_settle_s=1e9), *rest)
+"""
+CUTS_EACH_JOINT = """
+from metactl_ros.control import computed_torque
+from metactl_ros.signals import clamp
+computed_torque.saturate = lambda hold, wanted, low, high: clamp(wanted, low, high)
+"""
+BELIEVES_STAMPS = """
+from metactl_ros.control.guard import Guard
+from metactl_ros.nodes.state_gate import StateGate
+Guard.see = lambda self, *given, **named: None
+StateGate._out_of_step = StateGate._note_lost = lambda *_: None
+"""
+HEARS_EVERYBODY = """
+from metactl_ros.nodes.sources import Contradictions, Lines, SourceWatch
+Contradictions.are_there = Lines.are_several = lambda *_: False
+Lines.hear = lambda *_: True
+SourceWatch.look = lambda *_: None
+"""
+JOINS_IN = """
+from metactl_ros.nodes.sources import SourceWatch
+from metactl_ros.nodes.supervisor import Supervisor
+SourceWatch.look = lambda *_: None
+Supervisor.require_alone = lambda self, *given, **named: None
+"""
+NEVER_AWAY = """
+from metactl_ros.nodes.control_thread import ControlThread
+honest = ControlThread._tick
+ControlThread._tick = lambda self, arrivals, now_ns, late_ns: honest(self, arrivals, now_ns, 0)
+"""
+BELIEVES_EFFORTS = """
+from metactl_ros.nodes import state_intake
+state_intake.effort_doubt = lambda *_: ''
+"""
+FOLLOWS_ANYTHING = """
+import numpy as np
+from metactl_ros.motion_limits import MotionBounds
+from metactl_ros.nodes import reference_source
+honest, any_size = reference_source.path_within, MotionBounds(*[np.full(2, np.inf)] * 3)
+reference_source.require_points_within = lambda *_: None
+reference_source.path_within = lambda knots, present, since_s, limits, names: honest(
+    knots, present, since_s, any_size, names)
+"""
+ANSWERS_BESIDE_CONTROL = """
+from rcl_interfaces.srv import DescribeParameters, GetParameters
+from metactl_ros.nodes.control_node import ControlNode
+honest = ControlNode.__init__
+def begin(self, front):
+    honest(self, front)
+    for kind, name in ((GetParameters, 'get'), (DescribeParameters, 'describe')):
+        self.create_service(kind, f'controller/{name}_parameters', lambda _, answer: answer)
+ControlNode.__init__ = begin
+"""
+LISTENS_BESIDE_CONTROL = """
+from trajectory_msgs.msg import JointTrajectory
+from metactl_ros.nodes.control_node import ControlNode
+honest = ControlNode.__init__
+def begin(self, front):
+    honest(self, front)
+    self.create_subscription(JointTrajectory, 'controller/joint_trajectory', lambda _: None, 1)
+ControlNode.__init__ = begin
+"""
+CLEARS_ALWAYS = """
+from metactl_ros.nodes import context_clearing
+context_clearing.EVERY_NS = 0
+"""
 FIXED_GAINS = """
 from metactl_ros.nodes.driver import Driver
 begin = Driver.__init__
@@ -157,31 +225,60 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     'bias': Mutant('no limit of the effort rate', NO_RATE_LIMIT),
+    'brake_engages': Mutant('each joint is cut to its limit alone', CUTS_EACH_JOINT),
     'burst': Mutant('one state per tick, the rest waits', ONE_STATE_PER_TICK),
+    'clock_fast': Mutant('stamps are believed, signals not compared', BELIEVES_STAMPS),
     'clock_jump': Mutant('the gate admits every state', OPEN_GATE),
     'clock_jump_back': Mutant('a new timeline is never begun', NO_NEW_TIMELINE),
+    'clock_ninety': Mutant('stamps are believed, signals not compared', BELIEVES_STAMPS),
+    'clock_slow': Mutant('stamps are believed, signals not compared', BELIEVES_STAMPS),
+    'clock_sticks': Mutant('stamps are believed, signals not compared', BELIEVES_STAMPS),
     'cpu_load': Mutant('sleeps for a period, not until a deadline', SLEEPS_A_PERIOD),
     'delay': Mutant('no warm-up', NO_WARM_UP),
+    'drives_off': Mutant('signals are not compared', UNGUARDED),
     'drop': Mutant('ticks only when a state comes', TICKS_ON_STATES),
-    'freeze': Mutant('the gate admits every state', OPEN_GATE),
+    'echoed_states': Mutant('nobody counts who publishes', HEARS_EVERYBODY),
+    'effort_milliamperes': Mutant('every measured effort is believed', BELIEVES_EFFORTS),
+    'flood_clear_context': Mutant('the context is cleared whenever asked', CLEARS_ALWAYS),
+    'flood_parameters': Mutant('the process that controls is asked', ANSWERS_BESIDE_CONTROL),
+    'flood_trajectories': Mutant('the process that controls listens', LISTENS_BESIDE_CONTROL),
+    'freeze': Mutant('signals are not compared', UNGUARDED),
+    'frozen_for_good': Mutant('signals are not compared', UNGUARDED),
+    'frozen_joint': Mutant('signals are not compared', UNGUARDED),
     'friction_step': Mutant('fixed gains instead of learned ones', FIXED_GAINS),
+    'glitch': Mutant('the gate admits every state', OPEN_GATE),
+    'jammed_joint': Mutant('signals are not compared', UNGUARDED),
     'jitter': Mutant('a tick without a new state is blind', IMPATIENT),
     'kill_controller': Mutant('the robot has no watchdog', NO_WATCHDOG, PLANT),
     'kill_plant': Mutant('the reference does not wait for the arm', NO_REJOINING),
+    'latency': Mutant('signals are not compared', UNGUARDED),
     'nan': Mutant('numbers are not checked', NUMBERS_UNCHECKED),
     'payload_drop': Mutant('fixed gains instead of learned ones', FIXED_GAINS),
     'quantise': Mutant('no limit of the effort rate', NO_RATE_LIMIT),
     'rename': Mutant('joints are told by their place', NAMES_UNCHECKED),
     'reorder': Mutant('the gate admits every state', OPEN_GATE),
+    'second_commands': Mutant('nobody counts who publishes', HEARS_EVERYBODY),
+    'second_controller': Mutant('a controller joins another', JOINS_IN),
+    'second_states': Mutant('nobody counts who publishes', HEARS_EVERYBODY),
     'sigstop_controller': Mutant('the robot has no watchdog', NO_WATCHDOG, PLANT),
+    'sigstop_controller_1s': Mutant('who was away goes on as if not', NEVER_AWAY),
+    'sigstop_controller_3s': Mutant('who was away goes on as if not', NEVER_AWAY),
     'sigstop_plant': Mutant('no warm-up', NO_WARM_UP),
-    'sign_flip': Mutant('joint limits are not watched', NO_JOINT_LIMITS),
+    'sign_flip': Mutant('signals are not compared', UNGUARDED),
     'silence': Mutant('old states are believed', BELIEVES_OLD_STATES),
     'silence_flapping': Mutant('flapping is not counted', FLAPS_FOR_EVER),
     'tau_z_drift': Mutant('fixed gains instead of learned ones', FIXED_GAINS),
     'torque_loss': Mutant('nonsense is proposed, the shield only counts', NONSENSE_UNSHIELDED),
+    'trajectory_far': Mutant('trajectories are not checked', FOLLOWS_ANYTHING),
+    'trajectory_fast': Mutant('trajectories are not checked', FOLLOWS_ANYTHING),
+    'trajectory_leap': Mutant('trajectories are not checked', FOLLOWS_ANYTHING),
+    'velocity_degrees': Mutant('signals are not compared, STOP lasts for ever', STOPS_FOR_EVER),
+    'velocity_sign': Mutant('signals are not compared', UNGUARDED),
+    'velocity_zero': Mutant('signals are not compared', UNGUARDED),
 }
 """By the name of the scenario that must notice."""
+AWAITED = tuple(name for name in GUARDED if name not in MUTANTS)
+"""Scenarios whose protection is not there yet: they fail as they are, and have no mutant."""
 
 
 def mutated(mutant):
@@ -214,8 +311,32 @@ def run(name, out):
 
 
 def earlier(path):
-    """Return what a file says of mutants that were run before."""
-    return json.loads(path.read_text())['mutants'] if path.is_file() else []
+    """Return what a file says of mutants, or of scenarios, that were run before."""
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    return found.get('mutants', found.get('scenarios', []))
+
+
+def measured(folder=Path(__file__).parents[1] / 'results'):
+    """Return what faults did to the arm before it was guarded, and what they do now."""
+    before, now = (earlier(folder / f'faults_{when}.json') for when in ('before', 'after'))
+    return [
+        'What faults do to the arm: when the mode changes, how fast a joint becomes (its limit is',
+        '8 rad/s), how far the arm is from its reference while the controller means to follow it,',
+        'the largest command, and the longest pause between two. Before it was guarded, and now:',
+        '`results/faults_before.json` and `results/faults_after.json`, each written by',
+        '`python -m metactl_ros.hil.fault_table`.',
+        '',
+        *comparison(before, now),
+        '',
+    ]
+
+
+def awaited():
+    """Return what is to be said of scenarios that are not withstood yet."""
+    if not AWAITED:
+        return []
+    names = ', '.join(f'`{name}`' for name in AWAITED)
+    return [f'Not withstood yet, and therefore without a mutant: {names}.', '']
 
 
 def page(rows):
@@ -223,10 +344,14 @@ def page(rows):
     lines = [
         '# What is withstood, and what withstands it',
         '',
+        *measured(),
+        '## Each protection, and what happens without it',
+        '',
         'Each scenario of `config/faults/` passes on the real system (`make hil`) and fails when',
         'the one protection it is about is switched off. This page is written by',
         '`python test/hil_mutants.py` from `results/hil_mutants.json`.',
         '',
+        *awaited(),
         '| scenario | what happens | protection | without it | found then |',
         '|---|---|---|---|---|',
     ]

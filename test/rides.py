@@ -8,7 +8,7 @@ import numpy as np
 
 from metactl_ros.arm import gravity_torque, lump
 from metactl_ros.control.law import nominal_gains
-from metactl_ros.control.modes import Mode
+from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.nodes.driver import Driver, Requests
 from metactl_ros.reference import Hold
 from metactl_ros.settings import load_settings
@@ -76,9 +76,9 @@ class Ride:
         self.now_ns = 0
         self.effort = self.driver.begin(state_at(0), effort_nm)
 
-    def tick(self, is_fresh=True, has_error=False):
+    def tick(self, is_fresh=True, error=Cause.NONE):
         """Tick with a state that came this very moment."""
-        tick = self.driver.tick([state_at(self.now_ns)], self.now_ns, is_fresh, has_error)
+        tick = self.driver.tick([state_at(self.now_ns)], self.now_ns, is_fresh, error)
         return self._checked(tick)
 
     def tick_without_state(self, is_fresh=False):
@@ -91,7 +91,7 @@ class Ride:
         return self
 
     def faulted(self):
-        assert self.warm().tick(has_error=True).mode == FAULT
+        assert self.warm().tick(error=Cause.INTERNAL_ERROR).mode == FAULT
         return self
 
     def _checked(self, tick):

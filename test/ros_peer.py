@@ -66,11 +66,17 @@ def wait_until(condition, timeout_s=PATIENCE_S, says=lambda: ''):
 
 
 @contextmanager
-def running(module, domain_id, *parameters):
-    """Run a node and give its process; it ends with the block."""
-    arguments = [part for text in parameters for part in ('-p', text)]
+def running(module, domain_id, *parameters, drives=True, code=None, ros=()):
+    """Run a node, or code that does, and give its process; it ends with the block.
+
+    A controller that drives begins by itself, with a motion of its own, unless told otherwise.
+    """
+    if module == 'controller_node' and drives:
+        parameters = ('autostart:=true', 'reference:=sinusoid', *parameters)
+    arguments = [*(part for text in parameters for part in ('-p', text)), *ros]
+    start = ['-m', f'metactl_ros.nodes.{module}'] if code is None else ['-c', code]
     with subprocess.Popen(
-        [sys.executable, '-m', f'metactl_ros.nodes.{module}', '--ros-args', *arguments],
+        [sys.executable, *start, '--ros-args', *arguments],
         cwd=ROOT,
         env=os.environ | loopback_environment(domain_id),
         stdout=subprocess.DEVNULL,

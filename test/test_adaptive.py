@@ -31,7 +31,7 @@ from metactl_ros.arm import (
 )
 from metactl_ros.control.adaptive import SlotineLiSettings
 from metactl_ros.control.classical import EstimatorSettings, make_estimator
-from metactl_ros.control.computed_torque import computed_torque
+from metactl_ros.control.computed_torque import computed_torque, holding_torque
 from metactl_ros.control.shield import AdmissibleGains
 from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.signals import Reference, split
@@ -105,9 +105,9 @@ class Textbook:
 def effort_of(estimator, here):
     mass, bias = mass_at(MODEL, here.q_rad), bias_torque(MODEL, here.q_rad, here.qd_radps)
     phi = [estimator.update(here)]
-    return computed_torque(
-        mass, bias, here.qdd_desired_radps2, here.error, phi, AdmissibleGains(THETA)
-    )
+    gains = AdmissibleGains(THETA)
+    hold = holding_torque(bias, phi, gains)
+    return computed_torque(mass, hold, here.qdd_desired_radps2, here.error, gains)
 
 
 @pytest.mark.parametrize('growth', [1.0, 1e4], ids=['within', 'at the bounds'])

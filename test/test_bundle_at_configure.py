@@ -5,6 +5,7 @@
 Each of these is one node process; `test_bundle_refusals.py` tries thousands of them without ROS.
 """
 
+import hashlib
 import os
 import shutil
 import time
@@ -112,13 +113,26 @@ def to_sb3_zip(bundle):
         (to_fifo, 'expected a regular file'),
         (to_empty_directory, 'SHA256SUMS'),
         (to_sb3_zip, 'Not a directory'),
-        (shutil.rmtree, 'No such file'),
+        (shutil.rmtree, 'expected the path of a bundle'),
         (lambda bundle: (bundle / 'extra.txt').write_text('x'), 'extra.txt'),
     ],
 )
 def test_a_spoilt_bundle_is_refused_with_its_reason(damage, reason, bundle, listener, audited):
     damage(bundle)
     assert_refused(listener, audited, reason, f'policy:={bundle}')
+
+
+def test_a_bundle_that_is_not_the_trusted_one_is_refused_with_both_hashes(listener, audited):
+    found = hashlib.sha256((shipped_policy() / 'SHA256SUMS').read_bytes()).hexdigest()
+    trusted = found[::-1]
+    reason = f'expected the bundle with SHA-256 {trusted}, found {found}'
+    assert_refused(listener, audited, reason, f'policy_sha256:={trusted}')
+
+
+@pytest.mark.parametrize('text', ['12ab', 'g' * 64, 'a' * 65])
+def test_what_is_no_hash_is_refused(text, listener, audited):
+    reason = 'policy_sha256: expected 64 hexadecimal digits, as metactl inspect tells them, or'
+    assert_refused(listener, audited, reason, f'policy_sha256:={text}')
 
 
 def other_joints(arm, controller):

@@ -54,7 +54,8 @@ def check(log, controller=CONTROLLER):
 
 
 def tick_in(log, mode, nth=20):
-    return int(np.flatnonzero(log.shield['mode'] == mode)[nth])
+    """Return a tick in a mode; in FAULT the first: then the reference is where the arm is."""
+    return int(np.flatnonzero(log.shield['mode'] == mode)[0 if mode == Mode.FAULT else nth])
 
 
 def changed(log, name, tick, value, column=0):
@@ -222,7 +223,7 @@ def test_what_is_not_finite_is_found(shipped, name, value):
         ('state_is_fresh', 0.0, Mode.NOMINAL),
         ('reference_is_valid', 0.0, Mode.NOMINAL),
         ('policy_is_on_time', 0.0, Mode.NOMINAL),
-        ('has_error', 1.0, Mode.BLIND),
+        ('error', 1.0, Mode.BLIND),
         ('action', np.nan, Mode.NOMINAL),
         ('mode', 0.5, Mode.NOMINAL),
     ],

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from metactl_ros import settings as settings_module
-from metactl_ros.config import build
+from metactl_ros.config import build, MOST_ENTRIES, MOST_PROBLEMS, MOST_TEXT, shown
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.settings import load_arm, load_settings, share_directory
+from metactl_ros.settings import load_arm, load_settings, PlantSettings, share_directory
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_key_like_no_other_is_answered_with_the_valid_ones(shipped, written):
         ('arm.yaml', ['link_masses_kg'], 6.0, 'expected a list, each entry a finite number'),
         ('arm.yaml', ['link_masses_kg'], [6.0, float('nan')], r'link_masses_kg\[1\]: .*found nan'),
         ('arm.yaml', ['gravity_mps2'], float('inf'), 'gravity_mps2: expected a finite number'),
-        ('arm.yaml', ['gravity_mps2'], 10**400, 'gravity_mps2: expected a finite number'),
+        ('arm.yaml', ['gravity_mps2'], 10**400, 'at most 40 characters, found 401'),
         ('arm.yaml', ['gravity_mps2'], -9.81, 'expected 0 to 100 m/s'),
         ('arm.yaml', ['gravity_mps2'], True, 'expected a finite number, found True'),
         ('arm.yaml', ['joint_names'], ['a', 'a'], 'names must differ'),
@@ -113,6 +113,57 @@ def test_all_problems_are_reported_at_once(shipped, written):
     assert len(str(caught.value).splitlines()) == 3
 
 
+def test_of_very_many_problems_the_first_are_reported(shipped, written):
+    arm = shipped('arm.yaml') | {f'key{number}': number for number in range(1000)}
+    with pytest.raises(ConfigError) as caught:
+        load_arm(written(arm))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == MOST_PROBLEMS
+    assert lines[-1] == 'file.yaml: and perhaps more; correct these first.'
+
+
+def test_what_a_value_says_of_itself_is_cut_short(shipped, written):
+    arm = shipped('arm.yaml') | {'joint_names': ['a' * 5000, 'a' * 5000]}
+    with pytest.raises(ConfigError, match='names must differ') as caught:
+        load_arm(written(arm))
+    assert len(str(caught.value)) < 2 * MOST_TEXT
+
+
+def test_a_list_has_a_most_of_entries(shipped, written):
+    arm = shipped('arm.yaml') | {'link_masses_kg': [1.0] * (MOST_ENTRIES + 1)}
+    with pytest.raises(ConfigError, match='expected at most 10000 entries, found 10001'):
+        load_arm(written(arm))
+
+
+def test_a_whole_number_fits_into_64_bits(shipped):
+    plant = shipped('plant.yaml')
+    plant['sensing']['encoder_bits'] = 2**63
+    with pytest.raises(ConfigError, match='encoder_bits: expected a whole number, found 92233'):
+        build(PlantSettings, plant, 'plant.yaml')
+
+
+@pytest.mark.parametrize(
+    'value',
+    [
+        'x' * 10**6,
+        ['x' * 10**6] * 10**5,
+        {f'{k}' * 100: 'x' * 100 for k in range(1000)},
+        10**5000,
+        -(10**5000),
+        [[[[[[[[[[[]]]]]]]]]]],
+        b'x' * 10**6,
+    ],
+    ids=range(7),
+)
+def test_a_large_value_is_shown_in_few_characters(value):
+    assert 0 < len(shown(value)) <= MOST_TEXT
+
+
+@pytest.mark.parametrize('value', [1, 'a', None, 2.5, [1, 'b', {'a': [1]}], -(10**60)])
+def test_a_small_value_is_shown_as_it_is(value):
+    assert shown(value) == repr(value)
+
+
 def test_a_key_given_twice_is_refused(written):
     with pytest.raises(
         ConfigError, match=r"file.yaml: .*'gravity_mps2' is given twice \(line 2\)"
@@ -136,7 +187,7 @@ def test_an_empty_file_is_refused(written):
 
 
 def test_a_python_object_in_yaml_is_refused(written):
-    with pytest.raises(ConfigError, match='not valid YAML'):
+    with pytest.raises(ConfigError, match=r'found the tag .*python/object.*\(line 1\)'):
         load_arm(written('gravity_mps2: !!python/object/apply:os.getcwd []\n'))
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.metrics import tracking_rmse
+from metactl_ros.evaluation.metrics import LOST_ERROR_RAD, tracking_rmse
 from metactl_ros.evaluation.rollout import run_episode, without_warmup
 from metactl_ros.plant.factory import make_plant
 from metactl_ros.rivals import constant_policy, load_rivals
 from metactl_ros.settings import load_settings, shipped_policy
-from training.contest import LOST_ERROR_RAD, play, Player
+from training.contest import play, Player
 from training.regimes import draw_cases, load_benchmark, Regime, settings_in
 
 SETTINGS = load_settings()

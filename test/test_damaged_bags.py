@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from recordings import cut, messages_of, record_lockstep, write_own, write_sqlite
+from recordings import (
+    cut,
+    messages_of,
+    record_lockstep,
+    with_every_command,
+    write_own,
+    write_sqlite,
+)
 
 from metactl_ros import settings
 from metactl_ros.bag.bag_reader import BagError
@@ -31,7 +38,8 @@ def messages(tmp_path_factory):
     folder = tmp_path_factory.mktemp('ct') / 'bag'
     messages = messages_of(record_lockstep(folder, DOMAIN, TICKS, controller='ct'))
     # Only what a replay reads: no flip is wasted, and a thousand answers take half the time.
-    return [m for m in cut(messages, TICKS) if m.topic.endswith(telemetry_topics('controller'))]
+    rows = with_every_command(cut(messages, TICKS))
+    return [m for m in rows if m.topic.endswith(telemetry_topics('controller'))]
 
 
 @pytest.fixture(autouse=True)

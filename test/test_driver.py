@@ -3,6 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+from followed import as_followed, LIMITS
 import numpy as np
 import pytest
 from rides import (
@@ -27,7 +28,8 @@ from rides import (
     WARMUP,
 )
 
-from metactl_ros.control.loop import ControlLoop, HEALTHY
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.modes import Cause, HEALTHY
 from metactl_ros.evaluation.rollout import run_episode
 from metactl_ros.nodes import driver as module
 from metactl_ros.nodes.driver import Driver, Requests, with_full_window
@@ -51,10 +53,10 @@ def test_an_arm_driven_tick_by_tick_gets_the_efforts_of_the_simulation_to_the_bi
     episode = draw_episode(SETTINGS.plant.task, rng, tau_z_s=2.0)
     plant = Rk4Arm(ARM, SETTINGS.plant.friction, SETTINGS.controller.law.rate_hz)
     loop = ControlLoop(ARM, with_full_window(SETTINGS.controller))
-    log = run_episode(plant, episode, policy, loop, 200)
+    log = run_episode(plant, as_followed(episode), policy, loop, 200)
 
     requests = Requests(payload_kg=float(episode.payload_estimate_kg))
-    source = MotionSource(episode.reference)
+    source = MotionSource(episode.reference, LIMITS)
     driver = Driver(ARM, SETTINGS.controller, policy, source, requests, 10**12)
     state, ticks = plant.reset(episode.start), []
     driver.begin(state, None)
@@ -219,15 +221,19 @@ def test_a_missing_reference_stops_the_arm_where_it_is():
     np.testing.assert_array_equal(ride.policy.windows[-1][-1, 4:6], POSTURE)
     assert ride.tick_without_state(is_fresh=True).mode == STOP
     ride.reference.is_missing = False
-    assert ride.tick().mode == NOMINAL
+    assert [ride.tick().mode for _ in range(2)] == [FALLBACK, NOMINAL]
 
 
-def test_a_disabled_arm_stops_until_it_is_enabled():
+def test_a_disabled_arm_stops_until_it_is_enabled_and_joins_its_reference_again():
     ride = Ride().warm()
     ride.requests.is_enabled = False
     assert [ride.tick().mode for _ in range(5)] == [STOP] * 5
+    assert not ride.reference.rejoined
     ride.requests.is_enabled = True
-    assert ride.tick().mode == NOMINAL
+    tick = ride.tick()
+    assert tick.mode == NOMINAL
+    ride.tick()
+    assert ride.reference.rejoined == [tick.state.stamp_ns]
 
 
 def test_an_error_faults_and_stays():
@@ -243,7 +249,7 @@ def test_a_reset_is_consumed_by_one_tick():
     assert not ride.requests.reset_fault
     assert ride.tick().mode == FAULT
     ride.requests.reset_fault = True
-    assert [ride.tick().mode, ride.tick(has_error=True).mode] == [WARMUP, FAULT]
+    assert [ride.tick().mode, ride.tick(error=Cause.INTERNAL_ERROR).mode] == [WARMUP, FAULT]
 
 
 class Impatient:
@@ -274,15 +280,20 @@ def test_a_reset_that_comes_during_a_tick_is_for_the_next():
 def test_clearing_the_context_warms_up_anew_from_the_last_effort():
     ride = Ride(q_desired=POSTURE + 0.01).warm()
     ride.requests.clear_context = True
-    begin_ns = ride.now_ns
     ride.warm()
     assert not ride.requests.clear_context
-    assert ride.reference.begun == [0, begin_ns]
     phases = ride.policy.windows[NUM_ROWS + 1][:, 10]
     assert phases.tolist() == [phases[-1]] * NUM_ROWS  # the first state fills the window
     ride.requests.clear_context = True
     assert ride.tick_without_state(is_fresh=True).mode == WARMUP
-    assert ride.reference.begun[-1] == ride.driver.last.state.stamp_ns == begin_ns + 4 * PERIOD_NS
+
+
+def test_clearing_the_context_leaves_reference_and_time_as_they_are():
+    ride = Ride().warm()
+    ride.requests.clear_context = True
+    tick = ride.tick()
+    assert (ride.reference.begun, ride.reference.rejoined) == ([0], [])
+    assert tick.loop_ns == tick.now_ns == (NUM_ROWS + 1) * PERIOD_NS
 
 
 def test_clearing_what_has_not_yet_begun_changes_nothing():

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-import pickle
+from dataclasses import replace
 import warnings
 
 import numpy as np
@@ -9,11 +9,12 @@ from stable_baselines3.common.env_checker import check_env
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.shield import nearest
+from metactl_ros.evaluation.metrics import LOST_ERROR_RAD
 from metactl_ros.evaluation.rollout import run_episode, without_warmup
 from metactl_ros.plant.factory import make_plant
 from metactl_ros.plant.friction import memory_rate
 from metactl_ros.task import draw_episode
-from training.env import ArmEnv, EnvSettings, LOST_ERROR_RAD, settled_memory
+from training.env import ArmEnv, EnvSettings, settled_memory
 
 PLANTS = pytest.mark.parametrize('plant', ['rk4', 'bullet'])
 
@@ -53,6 +54,21 @@ def test_an_episode_is_the_rollout_of_the_evaluator_bit_for_bit(make, settings, 
     observations = [env.step(action.astype(np.float32))[0] for action in actions]
     seen = np.array(observations).reshape(60, 50, 11)[:, -1, :2]
     np.testing.assert_array_equal(seen, log.q_rad[1:].astype(np.float32))
+
+
+def test_an_arm_that_sags_goes_on_to_be_driven(make, settings):
+    """The guard would take an error of 0.6 rad for a fault; an episode ends at 1.5 rad."""
+    env = make()
+    episode = draw_episode(settings.plant.task, np.random.default_rng(5), 2.0)
+    far = replace(episode.start, q_rad=episode.start.q_rad + np.array([1.0, 0.0]))
+    env.reset(options={'episode': replace(episode, start=far)})
+    action = env.loop.nominal_action.astype(np.float32)
+    errors = []
+    for _ in range(200):
+        row = env.step(action)[0].reshape(50, 11)[-1]
+        errors.append(np.abs(row[4:6] - row[:2]).max())
+    assert max(errors[:10]) > settings.controller.guard.tracking_error_rad
+    assert max(errors[-50:]) < 0.4
 
 
 def test_the_reward_is_the_scaled_squared_error_one_step_later(make):
@@ -134,14 +150,20 @@ def test_the_same_seed_gives_the_same_episode_and_another_seed_another(make):
 
 
 @PLANTS
-def test_a_pickled_environment_goes_on_bit_for_bit(make, plant):
-    env = make(plant, warm_start_share=0.5)
+def test_an_environment_that_repeats_the_episode_under_way_goes_on_bit_for_bit(make, plant):
+    env, again = make(plant, warm_start_share=0.5), make(plant, warm_start_share=0.5)
+    actions = np.random.default_rng(9).uniform(-1, 1, (760, 8)).astype(np.float32)
     env.reset(seed=8)
-    actions = np.random.default_rng(9).uniform(-1, 1, (560, 8)).astype(np.float32)
-    for action in actions[:123]:
+    for action in actions[:200]:  # an episode that is not repeated
         env.step(action)
-    again = pickle.loads(pickle.dumps(env))
-    for action in actions[123:]:
+    env.reset()
+    for action in actions[200:323]:
+        env.step(action)
+    again.np_random.bit_generator.state = env.drawn_from
+    again.reset()
+    for action in env.actions:
+        again.step(action)
+    for action in actions[323:]:
         one, two = env.step(action), again.step(action)
         np.testing.assert_array_equal(one[0], two[0])
         assert one[1:4] == two[1:4]

@@ -14,7 +14,7 @@ from metactl_ros.rivals import CLASSICAL, load_rivals, RIVALS
 from metactl_ros.settings import shipped_policy
 from training import evaluate
 from training.evaluate import main, PAPER_BASELINE_RAD, parse_args
-from training.trial import rival_policy, run_trial, Trial, TrialResult
+from training.trial import rival_policy, run_trial, run_trials, Trial, TrialResult
 
 ROOT = Path(__file__).resolve().parents[1]
 # The first test evaluates both plants: a minute on a quiet machine, several on a busy one.
@@ -93,12 +93,13 @@ def test_each_file_has_what_is_needed_to_repeat_the_run(records):
         assert alone['controller'] == 'ct'
         assert alone['num_parameters'] == 0
         assert alone['delta_percent'] == 0.0
-        assert alone['num_diverged'] == 0
+        assert alone['num_lost'] == 0
         assert len(alone['rmse_std_by_payload']) == len(alone['payload_levels_kg']) == 5
         assert alone['num_rollouts_per_payload'] == 8
         assert alone['settings']['plant']['friction']['memory_gain_nmprad'] > 0
         assert 'numpy' in alone['versions']
         assert alone['command']
+        assert alone['commit'] == alone['code']
 
 
 def test_seeds_give_files_of_their_own_and_other_numbers(tmp_path, one_payload):
@@ -119,14 +120,39 @@ def a_trial(**changes):
 def test_rollouts_that_diverge_are_counted_and_leave_no_mean_that_flatters(settings):
     trial = a_trial()
     rest = (np.ones((2, 2)), np.zeros(2), np.zeros(2))
-    whole, half = (TrialResult(np.array([0.1, x]), *rest) for x in (0.2, np.inf))
+    whole, half = (
+        TrialResult(np.array([0.1, x]), *rest, np.array([False, x > 1.0])) for x in (0.2, np.inf)
+    )
     record = evaluate.summarise(settings, [trial, trial], [whole, half])
-    assert record['num_diverged'] == 1
+    assert record['num_lost'] == 1
     assert record['rmse_by_payload'] == [pytest.approx(0.15), None]
     assert record['rmse_std_by_payload'][1] is None
     assert record['rmse'] is None
     assert record['delta_percent'] is None
     evaluate.print_table([record], Console(quiet=True))
+
+
+def test_a_lost_rollout_counts_as_lost_though_its_rmse_is_finite(settings):
+    rest = (np.ones((2, 2)), np.zeros(2), np.zeros(2))
+    result = TrialResult(np.array([0.1, 0.7]), *rest, np.array([False, True]))
+    record = evaluate.summarise(settings, [a_trial()], [result])
+    assert record['num_lost'] == 1
+    assert record['rmse'] == pytest.approx(0.4)
+
+
+def test_an_arm_that_is_pushed_away_is_lost(settings, monkeypatch):
+    still = run_trial(settings, a_trial())
+    assert not still.is_lost.any()
+    monkeypatch.setattr('metactl_ros.evaluation.metrics.LOST_ERROR_RAD', 1e-3)
+    assert run_trial(settings, a_trial()).is_lost.all()
+
+
+def test_one_job_gives_what_two_give(settings):
+    trials = [a_trial(payload_kg=payload) for payload in (0.0, 1.5)]
+    one, two = (run_trials(settings, trials, jobs, Console(quiet=True)) for jobs in (1, 2))
+    for here, there in zip(one, two, strict=True):
+        np.testing.assert_array_equal(here.rmse_rad, there.rmse_rad)
+    assert one[0].rmse_rad.mean() < one[1].rmse_rad.mean()
 
 
 def test_a_bad_settings_file_ends_with_its_message_and_code_2(tmp_path, capsys):

@@ -40,8 +40,8 @@ EPISODE = {
         ({'payload_estimate_kg': 0.75}, {'payload_kg': 0.75}),
         ({'controller': 'oracle', 'tau_z_s': 5.0}, {'controller': 'oracle'}),
         (
-            {'policy': 'some.metactl', 'classical_file': 'some.yaml'},
-            {'policy': 'some.metactl', 'classical_file': 'some.yaml'},
+            {'policy': 'some.metactl', 'policy_sha256': 'ab', 'classical_file': 'some.yaml'},
+            {'policy': 'some.metactl', 'policy_sha256': 'ab', 'classical_file': 'some.yaml'},
         ),
     ],
 )

@@ -2,37 +2,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """The head monitor against plain attention, finite differences and heads silenced by hand."""
 
-from dataclasses import replace
 import math
 
 from gymnasium import spaces
 import numpy as np
 from plain_attention import plain_summary
 import pytest
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 import torch
 from torch.nn import functional
 
+from training import head_monitor
 from training.head_monitor import (
     gradient_norms,
-    inspect_heads,
+    inspect_actor,
+    layers_of,
     payload_derivative,
-    payload_derivative_by_term,
     payload_sensitivity,
     recent_observations,
     record_actor,
 )
-from training.networks import build_policy, EXTRACTORS, HEAD_WIDTH, NetworkConfig, ShallowAttention
+from training.networks import build_policy, DEPTHS, EXTRACTORS, HEAD_WIDTH, NetworkConfig
 from training.replay_buffer import WindowReplayBuffer
-from training.run import load_presets, make_env, make_model, RunConfig
 
 torch.set_num_threads(1)
 HEADS, WINDOW, PAYLOAD = 4, 6, 8
 STEP_KG = 1e-6
 # Rounding over the step: 1e-16 / 1e-6, and some for the depth of the network.
 TOLERANCE = 1e-8
-WITHOUT_HEADS = [m for m in EXTRACTORS if EXTRACTORS[m] is not ShallowAttention]
+WITHOUT_HEADS = sorted(set(EXTRACTORS) - {'incrt', 'attention', *DEPTHS})
 
 
 def actor_of(model='incrt', heads=HEADS, window=WINDOW, tokens='error_scaled'):
@@ -51,6 +49,17 @@ def windows(num_windows=16, window=WINDOW):
     rows = torch.randn(num_windows, window, 11, generator=generator, dtype=torch.float64)
     rows[..., PAYLOAD] = torch.rand(num_windows, 1, generator=generator, dtype=torch.float64)
     return rows.flatten(1)
+
+
+def inspect_heads(actor, observations):
+    """Return the report of the one layer."""
+    (report,) = head_monitor.inspect_heads(actor, observations)
+    return report
+
+
+def payload_derivative_by_term(actor, extractor, observations):
+    (layer,) = layers_of(extractor)
+    return head_monitor.payload_derivative_by_term(actor, extractor, layer, observations)
 
 
 def with_payload(observations, change_kg):
@@ -254,9 +263,9 @@ def test_sensitivity_is_the_slope_of_the_actors_own_action(model, tokens, monkey
 def test_the_parts_of_all_heads_and_of_the_way_past_them_sum_up_to_the_whole(heads):
     actor, observations = actor_of(heads=heads), windows()
     parts = payload_derivative_by_term(actor, actor.features_extractor, observations)
-    assert parts.shape == (heads + 1, 16, 8)
+    assert parts.shape == (16, heads + 1, 8)
     whole = payload_derivative(actor, observations)
-    torch.testing.assert_close(parts.sum(0), whole, rtol=0, atol=1e-12)
+    torch.testing.assert_close(parts.sum(1), whole, rtol=0, atol=1e-12)
 
 
 def test_a_heads_part_is_the_slope_when_p_hat_moves_for_that_head_alone():
@@ -274,12 +283,12 @@ def test_a_heads_part_is_the_slope_when_p_hat_moves_for_that_head_alone():
             return action
 
         terms = range(HEADS + 1)
-        expected = torch.stack([slope(action_if_one_moves(k), observations) for k in terms])
+        expected = torch.stack([slope(action_if_one_moves(k), observations) for k in terms], 1)
     found = payload_derivative_by_term(actor, extractor, observations)
     torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
     report = inspect_heads(actor, observations)
     reported = [*report.payload_sensitivity, report.residual_sensitivity]
-    np.testing.assert_allclose(reported, expected.abs().mean((1, 2)), rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(reported, expected.abs().mean((0, 2)), rtol=0, atol=TOLERANCE)
 
 
 def test_a_network_that_does_not_read_p_hat_is_not_sensitive_to_it():
@@ -314,21 +323,22 @@ def test_no_more_than_the_newest_2560_are_looked_at():
 
 def test_heads_and_sensitivities_are_logged_by_name():
     actor, logger = actor_of(heads=2).float(), quiet_logger()
-    record_actor(logger, actor, filled_buffer(25, size=40))
+    record_actor(logger, inspect_actor(actor, filled_buffer(25, size=40)))
     kinds = ('gradient_norm', 'entropy', 'output_share', 'payload_sensitivity')
     assert set(logger.name_to_value) == {
-        *(f'heads/{head}/{kind}' for head in (0, 1) for kind in kinds),
+        *(f'heads/0/{head}/{kind}' for head in (0, 1) for kind in kinds),
         *(f'payload_sensitivity/{which}' for which in ('mean', *range(8))),
-        'heads/num_idle',
-        'heads/residual/payload_sensitivity',
+        'heads/0/num_idle',
+        'heads/0/residual_sensitivity',
     }
 
 
 @pytest.mark.parametrize('model', WITHOUT_HEADS)
-def test_of_models_without_collapsed_heads_only_the_sensitivity_is_logged(model):
+def test_of_models_without_heads_only_the_sensitivity_is_logged(model):
     actor, logger = actor_of(model).float(), quiet_logger()
-    assert inspect_heads(actor, windows().float()) is None
-    record_actor(logger, actor, filled_buffer(25, size=40))
+    found = inspect_actor(actor, filled_buffer(25, size=40))
+    assert found.layers == []
+    record_actor(logger, found)
     assert {name.split('/')[0] for name in logger.name_to_value} == {'payload_sensitivity'}
 
 
@@ -346,44 +356,7 @@ def test_looking_leaves_weights_gradients_mode_and_generators_as_they_were(model
         return [tensor.clone() for tensor in (*tensors, *generators)]
 
     before = state()
-    record_actor(quiet_logger(), actor, buffer)
+    record_actor(quiet_logger(), inspect_actor(actor, buffer))
     assert all(torch.equal(a, b) for a, b in zip(before, state(), strict=True))
     assert all(module.training == is_training for module in actor.modules())
     assert all(parameter.requires_grad for parameter in actor.parameters())
-
-
-class Looking(BaseCallback):
-    """Looks at the network before every tenth step, as the watch does."""
-
-    def _on_rollout_start(self):
-        if self.num_timesteps and self.num_timesteps % 10 == 0:
-            record_actor(self.logger, self.model.actor, self.model.replay_buffer)
-            self.values = dict(self.logger.name_to_value)
-
-    def _on_step(self):
-        return True
-
-
-def test_training_with_the_monitor_equals_training_without_to_the_bit(settings, tmp_path):
-    hyper = replace(load_presets().robust, learning_starts=60, batch_size=16, buffer_size=300)
-    run = RunConfig(
-        preset='robust',
-        model='incrt',
-        heads=2,
-        window=5,
-        tau_z=2.0,
-        seed=1,
-        steps=111,
-        plant='rk4',
-        device='cpu',
-        hyper=hyper,
-    )
-    found, looking = [], Looking()
-    for callback in (looking, None):
-        model = make_model(settings, run, make_env(settings, run), tmp_path)
-        model.learn(run.steps, callback=callback)
-        found.append([*model.policy.state_dict().values(), torch.get_rng_state()])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-    assert model._n_updates > 40
-    norms = [looking.values[f'heads/{head}/gradient_norm'] for head in range(2)]
-    assert min(norms) > 0.0  # training left the gradient of its last update in place

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from metactl_ros.control.modes import Mode
+from metactl_ros.errors import ConfigError
 from metactl_ros.evaluation.invariants import Commands, States
 from metactl_ros.hil import command
+from metactl_ros.hil.always import EARLY_ERROR_RAD, Verdict
 from metactl_ros.hil.believable import gaps_ns, Said
 from metactl_ros.hil.command import promise_of
-from metactl_ros.hil.judge import judge, longest_stall_s, Verdict
+from metactl_ros.hil.judge import HOLDING_RADPS, judge, longest_stall_s
 from metactl_ros.hil.read_run import lost_processes
 from metactl_ros.hil.report import in_lines, Outcome, write_junit
 from metactl_ros.hil.run_log import Life, RunLog, Span
-from metactl_ros.hil.scenario import Expectation, Scenario
+from metactl_ros.hil.scenario import Expectation, Margins, Scenario
 from metactl_ros.hil.scripted_fault import ScriptedFault
 from metactl_ros.hil.timeline_plot import plot_timeline
 
@@ -36,15 +38,20 @@ def good_run():
         end_s=5.0,
         tick_s=TIMES_S,
         mode=np.zeros(len(TIMES_S), dtype=np.int64),
+        cause=np.zeros(len(TIMES_S), dtype=np.int64),
         error_rad=np.full(len(TIMES_S), 0.01),
         excess=np.full(len(TIMES_S), -0.1),
         lives=(Life(TIMES_S, TIMES_NS - ZERO_NS),),
         commands=Commands(TIMES_NS, TIMES_NS, effort),
         states=States(TIMES_NS, np.zeros_like(effort), effort),
         restarts_ns=(),
+        command_problems=(),
+        foreign_s=np.zeros(0),
         braking_s=np.array([-1.0, 0.0]),
         is_braking=np.array([True, False]),
         step_s=TIMES_S,
+        true_q_rad=np.zeros_like(effort),
+        true_qd_radps=np.tile([0.5, -0.5], (len(TIMES_S), 1)),
         spans=(Span(SILENCE, 2.02, 2.32),),
         gone=(),
         num_resets=0,
@@ -94,8 +101,34 @@ def braking(at_s):
     return replace(good_run(), braking_s=np.array([0.0, at_s]), is_braking=np.array([False, True]))
 
 
-def verdicts(log, settings, *wishes):
-    scenario = Scenario(title='t', duration_s=5.0, protection='p', expect=wishes)
+def at_speed(begin_s, end_s, value):
+    log = good_run()
+    return replace(log, true_qd_radps=changed(log.true_qd_radps, begin_s, end_s, value))
+
+
+def at_position(begin_s, end_s, value):
+    log = good_run()
+    return replace(log, true_q_rad=changed(log.true_q_rad, begin_s, end_s, value))
+
+
+def with_foreign(*times_s):
+    return replace(good_run(), foreign_s=np.array(times_s))
+
+
+def with_a_pause(begin_s, end_s):
+    log = good_run()
+    kept = (begin_s >= TIMES_S) | (end_s <= TIMES_S)
+    return replace(log, commands=Commands(*(column[kept] for column in log.commands)))
+
+
+def let_go(at_s):
+    """Return a run in which the torque is zero from a time on, and the arm falls."""
+    log = with_effort(at_s, 9.0, 0.0)
+    return replace(log, true_qd_radps=changed(log.true_qd_radps, 0.0, 9.0, 3.0))
+
+
+def verdicts(log, settings, *wishes, margins=Margins()):  # noqa: B008
+    scenario = Scenario(title='t', duration_s=5.0, protection='p', expect=wishes, margins=margins)
     return judge(scenario, log, promise_of(settings))
 
 
@@ -119,6 +152,36 @@ REACH = {'after_s': 2.0, 'within_s': 0.1}
         ({'in_order': True}, good_run(), with_a_step_back()),
         ({'certified': True}, with_excess(Mode.WARMUP), with_excess(Mode.NOMINAL)),
         ({'certified': True}, good_run(), in_mode(Mode.STOP, 0, 5)),
+        (
+            {'mode_in': ('STOP', 'FAULT')} | REACH,
+            in_mode(Mode.FAULT, 2.1, 3.0),
+            in_mode(Mode.BLIND, 2.1, 3.0),
+        ),
+        ({'leaves_nominal': True} | REACH, in_mode(Mode.WARMUP, 2.1, 2.11), good_run()),
+        ({'leaves_nominal': True} | REACH, in_mode(Mode.BLIND, 1, 3), in_mode(Mode.BLIND, 2.2, 3)),
+        (
+            {'only': ('NOMINAL', 'STOP'), 'from_s': 2.0},
+            in_mode(Mode.STOP, 1, 9),
+            in_mode(Mode.BLIND, 4.9, 9),
+        ),
+        (
+            {'only': ('NOMINAL',), 'to_s': 3.0},
+            in_mode(Mode.BLIND, 3.1, 9),
+            in_mode(Mode.BLIND, 1, 2),
+        ),
+        ({'speed_below_radps': (0.6, 0.6)}, good_run(), at_speed(4.9, 5, [0.0, -0.7])),
+        ({'speed_below_radps': (0.6,), 'from_s': 3}, at_speed(0, 2.9, 9.0), at_speed(3.1, 5, 9.0)),
+        (
+            {'speed_below_radps': (0.6,), 'from_s': 1},
+            at_speed(0, 0.9, 9.0),
+            at_speed(1, 1.01, 0.6),
+        ),
+        ({'gap_below_s': 0.05}, with_a_pause(1, 1.04), with_a_pause(1, 1.06)),
+        ({'gap_below_s': 0.05, 'from_s': 2}, with_a_pause(1, 1.5), with_a_pause(2.5, 9)),
+        ({'alone': True, 'from_s': 2.0}, with_foreign(1.0), with_foreign(1.0, 3.0)),
+        ({'zero_or_holding': True} | REACH, let_go(2.0), let_go(2.2)),
+        ({'zero_or_holding': True} | REACH, at_speed(0, 9, HOLDING_RADPS), good_run()),
+        ({'zero_or_holding': True} | REACH, braking(1.0), braking(2.3)),
     ],
 )
 def test_an_expectation_can_be_met_and_missed(settings, wish, good, bad):
@@ -145,12 +208,59 @@ def blind_but_driven():
         (with_effort(1, 1.01, [60.0, 5.0]), 'rate'),
         (blind_but_driven(), 'no state'),
         (replace(good_run(), gone=('controller_node',)), 'is lost'),
+        (replace(good_run(), command_problems=('3 differ',)), 'both topics'),
+        (at_speed(0.0, 0.01, [10.1, 0.0]), 'faster'),
+        (at_speed(4.9, 4.91, [0.0, -10.1]), 'faster'),
+        (at_position(0.5, 0.51, [-3.21, 0.0]), 'further out'),
+        (at_position(4.5, 4.51, [0.0, 2.91]), 'further out'),
+        (with_error(0.5, 0.51, EARLY_ERROR_RAD), 'until the first fault'),
     ],
 )
 def test_what_is_demanded_of_every_run_can_be_missed(settings, bad, demand):
     assert all(verdict.has_passed for verdict in verdicts(good_run(), settings))
     missed = [verdict.demand for verdict in verdicts(bad, settings) if not verdict.has_passed]
     assert any(demand in text for text in missed)
+
+
+def test_the_arm_itself_is_judged_from_the_first_driven_step_to_the_end(settings):
+    log = at_speed(4.0, 9.0, 99.0)
+    assert not missed_of(log, settings) - {'faster'}
+    late = replace(log, end_s=3.9)
+    early = replace(late, step_s=TIMES_S - 0.01)  # the step before the first driven one
+    assert not missed_of(late, settings)
+    assert not missed_of(
+        replace(early, true_qd_radps=changed(late.true_qd_radps, 0, 0.01, 99.0)), settings
+    )
+
+
+def missed_of(log, settings, **options):
+    """Return which of the usual demands on the arm were missed, in a word."""
+    words = ('faster', 'further out', 'until the first fault')
+    demands = [v.demand for v in verdicts(log, settings, **options) if not v.has_passed]
+    return {word for word in words for demand in demands if word in demand}
+
+
+def test_the_error_after_the_first_fault_is_for_the_scenario_to_bound(settings):
+    assert not missed_of(with_error(2.02, 5.0, 9.0), settings)
+    harmless = Span(ScriptedFault(kind='trajectory_smooth', at_s=1.0), 1.0, 2.0)
+    log = replace(with_error(1.5, 1.6, 9.0), spans=(harmless, *good_run().spans))
+    assert missed_of(log, settings) == {'until the first fault'}
+    assert not missed_of(replace(log, spans=()), settings) - {'until the first fault'}
+    assert missed_of(replace(with_error(4, 5, 9.0), spans=()), settings)
+
+
+def test_a_scenario_may_grant_a_larger_margin_and_says_why(settings):
+    log = at_speed(3.0, 3.1, [15.0, 0.0])
+    log = replace(log, true_q_rad=changed(log.true_q_rad, 3.0, 3.1, 3.8))
+    assert missed_of(log, settings) == {'faster', 'further out'}
+    granted = Margins(speed=2.0, position_rad=1.3, reason='it was pushed')
+    assert not missed_of(log, settings, margins=granted)
+
+
+@pytest.mark.parametrize('given', [{'speed': 2.0}, {'reason': 'why not'}, {'position_rad': 9.0}])
+def test_other_margins_need_a_reason_and_the_usual_ones_have_none(given):
+    with pytest.raises(ConfigError, match='expected a reason with other margins'):
+        Margins(**given)
 
 
 def test_a_new_controller_may_begin_from_the_effort_the_robot_measured(settings):
@@ -168,6 +278,8 @@ def test_a_stall_is_a_pause_that_no_fault_of_a_process_explains():
     assert longest_stall_s(paused) == pytest.approx(0.08)
     stop = Span(ScriptedFault(kind='sigstop_plant', at_s=1.0, for_s=0.1), 1.0, 1.1)
     assert longest_stall_s(replace(paused, spans=(stop,))) == 0.0
+    other = Span(ScriptedFault(kind='second_states', at_s=1.0), 1.0, np.inf)
+    assert longest_stall_s(replace(paused, spans=(other,))) == pytest.approx(0.08)
 
 
 def test_the_recorder_missed_what_the_numbers_of_the_messages_lack():
@@ -179,6 +291,7 @@ def test_the_recorder_missed_what_the_numbers_of_the_messages_lack():
     assert gaps_ns(said((10, 1), (40, 4))) == [(10, 40)]
     assert gaps_ns(said((10, 1), (20, 2), (90, 1))) == []
     assert gaps_ns(said((10, 1), (20, 2), (90, 7))) == [(20, 90)]
+    assert gaps_ns(said((10, 7), (20, 1), (30, 8), (40, 2))) == [(0, 10)]  # two publishers
 
 
 def test_a_process_is_lost_if_it_ended_before_its_time_or_with_an_error():

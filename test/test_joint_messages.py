@@ -12,9 +12,11 @@ import pytest
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import ConfigError
+from metactl_ros.motion_limits import motion_limits
 from metactl_ros.nodes import parameters
 from metactl_ros.nodes.driver import Driver, Requests
 from metactl_ros.nodes.joint_messages import (
+    effort_doubt,
     find_joints,
     MessageError,
     nanoseconds,
@@ -23,7 +25,7 @@ from metactl_ros.nodes.joint_messages import (
     set_stamp,
 )
 from metactl_ros.nodes.reference_source import MotionSource
-from metactl_ros.nodes.state_gate import CLOCK_TOLERANCE_NS, StateGate
+from metactl_ros.nodes.state_gate import StateGate
 from metactl_ros.reference import Hold
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import ArmState
@@ -88,6 +90,26 @@ def test_a_command_says_what_the_message_says():
 @pytest.mark.parametrize('effort', [(), (1.0,), (1.0, 2.0, 3.0), (1.0, np.nan), (np.inf, 1.0)])
 def test_efforts_that_are_not_all_there_are_none(effort):
     assert read_joint_state(message(effort=effort), JOINTS).effort_nm is None
+
+
+@pytest.mark.parametrize(
+    ('effort', 'joint'),
+    [
+        ((5000.0, 10.0), 'shoulder'),
+        ((10.0, -73.0), 'elbow'),
+        ((179.0, -71.0), None),
+        ((), None),
+    ],
+)
+def test_a_measured_effort_far_beyond_its_limit_is_doubted_by_name(effort, joint):
+    sample = read_joint_state(message(effort=effort), JOINTS)
+    found = effort_doubt(sample, (150.0, 60.0), JOINTS)
+    if joint is None:
+        assert found == ''
+    else:
+        assert found.startswith(f"joint '{joint}': measured effort not believed, nor those of the")
+        assert 'at most 1.2 times its limit of' in found
+        assert 'publish N m' in found
 
 
 def test_efforts_beside_positions_of_more_joints_are_matched_by_name():
@@ -205,8 +227,8 @@ def test_50000_fuzzed_states_are_refused_by_name_and_drive_within_every_limit():
     """Through parser, gate and driver as in the node, ten messages for each tick."""
     rng, limits = np.random.default_rng(7), SETTINGS.arm.limits
     arm = replace(SETTINGS.arm, joint_names=JOINTS)
-    gate = StateGate(arm, PERIOD_NS, CLOCK_TOLERANCE_NS)
-    source = MotionSource(Hold(np.zeros(2)))
+    gate = StateGate(arm, PERIOD_NS, state_timeout_ns=25_000_000)
+    source = MotionSource(Hold(np.zeros(2)), motion_limits(arm))
     driver = Driver(arm, SETTINGS.controller, None, source, Requests(payload_kg=0.5), 10**9)
     before = driver.begin(ArmState(0, np.zeros(2), np.zeros(2)), None)
     most = np.array(limits.effort_nm)

@@ -20,8 +20,15 @@ from metactl_ros.rivals import CLASSICAL
 PATH = Path(__file__).resolve().parents[1] / 'launch' / 'meta_controller.launch.py'
 OTHERS = {
     'policy': 'some.metactl',
+    'policy_sha256': 'ab' * 32,
     'controller': 'ct',
     'classical_file': 'some.yaml',
+    'arm_file': 'arm.yaml',
+    'controller_file': 'controller.yaml',
+    'joint_prefix': 'left_',
+    'reference': 'trajectory',
+    'autostart': 'false',
+    'shadow': 'true',
     'plant': 'rk4',
     'tau_z': '3',
     'payload': '1.5',
@@ -70,8 +77,15 @@ def test_every_argument_ends_where_it_belongs():
     assert wish_of(OTHERS) == (
         Setup(
             policy='some.metactl',
+            policy_sha256='ab' * 32,
             controller='ct',
             classical_file='some.yaml',
+            arm_file='arm.yaml',
+            controller_file='controller.yaml',
+            joint_prefix='left_',
+            reference='trajectory',
+            autostart=False,
+            shadow=True,
             plant='rk4',
             tau_z_s=3.0,
             payload_kg=1.5,
@@ -94,6 +108,14 @@ def test_for_a_real_robot_the_controller_starts_alone_and_is_told_only_what_was_
     told = processes(plant='none', payload='0.75', use_sim_time='True', controller='ct')
     assert told == {
         'controller_node': {'payload_kg': 0.75, 'use_sim_time': True, 'controller': 'ct'}
+    }
+    told = processes(plant='none', reference='sinusoid', autostart='True', joint_prefix='left_')
+    assert told == {
+        'controller_node': {
+            'reference': 'sinusoid',
+            'autostart': True,
+            'joint_prefix': 'left_',
+        }
     }
 
 
@@ -121,6 +143,8 @@ def test_truth_is_said_in_any_capitals(word, truth):
     ('name', 'word', 'expected'),
     [
         ('use_sim_time', 'maybe', 'true or false'),
+        ('autostart', 'maybe', 'true or false'),
+        ('shadow', '', 'true or false'),
         ('loopback', '', 'true or false'),
         ('tau_z', 'two', 'a number of seconds'),
         ('payload', '1kg', 'a number of kg'),
@@ -171,6 +195,12 @@ def test_the_launch_file_starts_what_the_arguments_ask_for(launched, given, star
 def test_the_launch_file_refuses_a_controller_there_is_not(launched):
     with pytest.raises(RuntimeError, match='nobody'):
         launched(controller='nobody')
+
+
+@pytest.mark.parametrize('plant', ['rk4', 'none'])
+def test_the_launch_file_refuses_a_file_that_does_not_exist(launched, plant):
+    with pytest.raises(ConfigError, match="params_file: expected the path of a file, found 'no"):
+        launched(plant=plant, params_file='no.yaml')
 
 
 def test_the_launch_file_ends_in_time_and_leaves_the_network_alone_if_told(launched):

@@ -7,10 +7,10 @@ import pytest
 from starts import start
 
 from metactl_ros.arm import forward_dynamics, gravity_torque, lump
-from metactl_ros.control.loop import ControlLoop, Health, HEALTHY
-from metactl_ros.control.modes import Mode
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.modes import Cause, Health, HEALTHY, Mode
 from metactl_ros.control.shield import Reason
-from metactl_ros.evaluation.rollout import without_warmup
+from metactl_ros.evaluation.rollout import unguarded, without_warmup
 from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.reference import Hold, Sinusoid
 from metactl_ros.settings import load_settings
@@ -22,7 +22,7 @@ LIMIT_NM = np.array(ARM.limits.effort_nm)
 REACH_NM = np.array(ARM.limits.effort_rate_nmps) / CONTROLLER.law.rate_hz
 PERIOD_NS = 10_000_000
 STALE, NO_GOAL = Health(state_is_fresh=False), Health(reference_is_valid=False)
-LATE, ERROR = Health(policy_is_on_time=False), Health(has_error=True)
+LATE, ERROR = Health(policy_is_on_time=False), Health(error=Cause.INTERNAL_ERROR)
 
 TASK = SETTINGS.plant.task
 MOTION = Sinusoid(np.array(TASK.amplitude_rad), np.array(TASK.omega_radps), np.zeros(2))
@@ -45,7 +45,8 @@ def begun(q_rad, controller=CONTROLLER, **options):
 
 def run(signals, action):
     q = signals[0, 0]
-    loop = ControlLoop(ARM, replace(CONTROLLER, modes=replace(CONTROLLER.modes, warmup_ticks=5)))
+    controller = unguarded(CONTROLLER)  # random walks are no motion of an arm
+    loop = ControlLoop(ARM, replace(controller, modes=replace(CONTROLLER.modes, warmup_ticks=5)))
     loop.reset(ArmState(0, q, np.zeros_like(q)))
     efforts, modes, windows = [], [], []
     for k, (measured, velocity, *goal) in enumerate(signals):

@@ -14,10 +14,10 @@ from sights import ARM, FRICTION, MOTION, Recorder, SETTINGS
 from starts import start
 
 from metactl_ros.arm import gravity_torque, lump
-from metactl_ros.control.loop import ControlLoop, Health, HEALTHY
-from metactl_ros.control.modes import Mode
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.modes import Health, HEALTHY, Mode
 from metactl_ros.errors import ConfigError
-from metactl_ros.evaluation.rollout import without_warmup
+from metactl_ros.evaluation.rollout import unguarded, without_warmup
 from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.reference import Hold
 from metactl_ros.rivals import ESTIMATE, load_rivals, make_classical, RIVALS, truth_of
@@ -291,21 +291,21 @@ def test_a_loop_passes_a_measured_effort_on():
 # Not Slotine and Li's: at tuned rates one such sample throws the arm out of its limits, to STOP.
 @pytest.mark.parametrize('name', [name for name in ESTIMATING if 'slotine' not in name])
 @pytest.mark.parametrize('glitch_radps', [5.0, 1e5])
-def test_one_wrong_velocity_is_soon_forgotten(name, glitch_radps):
+def test_one_wrong_velocity_is_forgotten_within_five_seconds(name, glitch_radps):
     controller, policy = controller_of(name)
     late = []
     for wrong_radps in (0.0, glitch_radps):
-        plant, loop = Rk4Arm(ARM, FRICTION, 100.0), ControlLoop(ARM, controller)
+        plant, loop = Rk4Arm(ARM, FRICTION, 100.0), ControlLoop(ARM, unguarded(controller))
         episode = draw_evaluation(SETTINGS.plant.task, 3, 0.75, 1, 2.0).of_arm(0)
         state = plant.reset(episode.start)
         loop.reset(state)
         errors = []
-        for k in range(400):
+        for k in range(800):
             qd = state.qd_radps + (wrong_radps if k == 100 else 0.0)
             seen = ArmState(state.stamp_ns, state.q_rad, qd)
             wanted = episode.reference.at(k / 100)
             window = loop.observe(seen, wanted, 0.75)
             state = plant.step(loop.actuate(policy(window), seen, wanted, k * PERIOD_NS).effort_nm)
             errors.append(np.linalg.norm(wanted.q_rad - state.q_rad))
-        late.append(np.mean(errors[250:]))
+        late.append(np.mean(errors[600:]))
     assert late[1] < 1.2 * late[0] + 1e-3

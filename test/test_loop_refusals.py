@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from metactl_ros.arm import smallest_inertia
-from metactl_ros.control.loop import ControlLoop, Health
-from metactl_ros.control.modes import Mode
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.modes import Health, Mode
 from metactl_ros.errors import ConfigError
 from metactl_ros.evaluation.rollout import without_warmup
 from metactl_ros.reference import Hold
@@ -62,7 +62,9 @@ def test_the_effort_changes_by_its_rate_times_the_time_that_passed_and_a_period_
     before = loop.actuate(loop.nominal_action, at_rest(), far_hold(), 0).effort_nm
     after = loop.actuate(loop.nominal_action, at_rest(), far_hold(), spacing_ns).effort_nm
     allowed = RATE_NMPS * min(spacing_ns, PERIOD_NS) * 1e-9
-    np.testing.assert_allclose(after - before, allowed, rtol=0, atol=1e-9)
+    change = np.abs(after - before)
+    assert (change <= allowed + 1e-9).all()
+    assert np.isclose(change, allowed, rtol=0, atol=1e-9).any()  # as far as one joint may go
 
 
 def test_a_clock_that_steps_back_stands_still(loop):
@@ -132,5 +134,5 @@ def test_a_measured_effort_beyond_the_limit_is_taken_as_the_limit():
     loop = ControlLoop(ARM, CONTROLLER)
     loop.reset(at_rest(), np.array([1e6, -1e6]))
     step = loop.actuate(loop.nominal_action, at_rest(), far_hold((-2.3, 2.0)), 0)
-    assert step.effort_nm[0] == pytest.approx(ARM.limits.effort_nm[0] - RATE_NMPS[0] * 0.01)
-    assert step.effort_nm[1] == -ARM.limits.effort_nm[1]
+    most = np.array(ARM.limits.effort_nm)
+    assert (np.abs(step.effort_nm - [most[0], -most[1]]) <= RATE_NMPS * 0.01 + 1e-9).all()

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, RuleBasedStateMachine
 import numpy as np
 
-from metactl_ros.control.loop import ControlLoop, Health, HEALTHY
-from metactl_ros.control.modes import Mode
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.modes import Cause, Health, HEALTHY, Mode
+from metactl_ros.evaluation.rollout import unguarded
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import ArmState, Reference
 
@@ -30,7 +31,10 @@ unusable = st.sampled_from([np.nan, np.inf, -np.inf, 1e308, -1e308])
 proposals = st.floats(-1.0, 1.0) | st.sampled_from([-1e308, -1e20, -1.5, 1.5, 1e6, 1e20, 1e308])
 actions = st.lists(proposals, min_size=8, max_size=8).map(np.array)
 unhealthy = st.sampled_from(
-    [HEALTHY._replace(has_error=True), *(HEALTHY._replace(**{name: False}) for name in FLAGS)]
+    [
+        HEALTHY._replace(error=Cause.INTERNAL_ERROR),
+        *(HEALTHY._replace(**{name: False}) for name in FLAGS),
+    ]
 )
 speeds = st.sampled_from([0.0, 0.005]) | st.floats(-2.0, 2.0)
 
@@ -46,7 +50,7 @@ class LoopUnderFaults(RuleBasedStateMachine):
     @initialize(motion=motions)
     def begin(self, motion):
         q, qd, _ = motion
-        self.loop, self.now_ns = ControlLoop(SHIPPED.arm, QUICK), 0
+        self.loop, self.now_ns = ControlLoop(SHIPPED.arm, unguarded(QUICK)), 0
         self.loop.reset(ArmState(0, q, qd), np.zeros(2))
         self.mode, self.effort, self.motion = WARMUP, np.zeros(2), motion
         self.box = self.loop.gain_map.lower, self.loop.gain_map.upper

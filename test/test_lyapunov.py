@@ -9,7 +9,7 @@ import pytest
 from situations import LAW, MODEL, SETTINGS, Situation
 
 from metactl_ros.arm import forward_dynamics
-from metactl_ros.control.computed_torque import computed_torque
+from metactl_ros.control.computed_torque import computed_torque, holding_torque
 from metactl_ros.control.law import nominal_gains
 from metactl_ros.control.lyapunov import (
     certificate_matrix,
@@ -44,14 +44,9 @@ def value_of(lyapunov, q_desired, qd_desired, q, qd):
 def test_the_half_space_is_the_rate_of_v_along_a_simulated_nominal_step(seed):
     here, lyapunov = Situation(seed), function()
     theta = here.rng.uniform([10, 10, 1, 1, -6, -6, -3, -3], [60, 60, 10, 10, 6, 6, 3, 3])
-    tau = computed_torque(
-        here.mass,
-        here.bias,
-        split(here.qdd_desired),
-        here.error,
-        here.phi,
-        AdmissibleGains(split(theta)),
-    )
+    gains = AdmissibleGains(split(theta))
+    hold = holding_torque(here.bias, here.phi, gains)
+    tau = computed_torque(here.mass, hold, split(here.qdd_desired), here.error, gains)
     qdd = np.array(forward_dynamics(MODEL, split(here.q), split(here.qd), tau))
 
     def value_after(dt):
@@ -87,9 +82,9 @@ def test_the_half_space_does_not_depend_on_the_reference_acceleration():
 def test_missing_effort_raises_the_rate_by_its_pull(seed):
     here, lyapunov = Situation(seed), function()
     theta, missing = nominal_gains(LAW, 2, 2).tolist(), [3.0, -2.0]
-    tau = computed_torque(
-        here.mass, here.bias, split(here.qdd_desired), here.error, here.phi, AdmissibleGains(theta)
-    )
+    gains = AdmissibleGains(theta)
+    hold = holding_torque(here.bias, here.phi, gains)
+    tau = computed_torque(here.mass, hold, split(here.qdd_desired), here.error, gains)
     less = [a - b for a, b in zip(tau, missing, strict=True)]
     rates = []
     for torque in (tau, less):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metactl_ros.evaluation.metrics import delta_percent, tracking_rmse
+from metactl_ros.evaluation.metrics import delta_percent, is_lost, LOST_ERROR_RAD, tracking_rmse
 
 
 def test_rmse_of_a_hand_computed_rollout():
@@ -23,6 +23,20 @@ def test_a_diverged_rollout_is_infinitely_bad_and_never_nan(bad):
     found = np.zeros((3, 2, 2))
     found[2, 0, 1] = bad
     np.testing.assert_array_equal(tracking_rmse(np.zeros_like(found), found), [np.inf, 0.0])
+
+
+@pytest.mark.parametrize('far', [LOST_ERROR_RAD, -LOST_ERROR_RAD, np.nan, np.inf, -np.inf])
+def test_an_arm_is_lost_if_one_joint_once_reaches_the_limit_or_is_nowhere(far):
+    found = np.zeros((4, 3, 2))
+    found[2, 1, 1] = far
+    found[0, 2] = 9.0  # the drawn start does not count
+    found[1:, 0] = np.nextafter(LOST_ERROR_RAD, 0.0)
+    assert is_lost(np.zeros_like(found), found).tolist() == [False, True, False]
+
+
+def test_one_arm_is_lost_or_not():
+    assert not is_lost(np.zeros((3, 2)), np.zeros((3, 2)))
+    assert is_lost(np.zeros((3, 2)), np.full((3, 2), 2.0))
 
 
 def test_delta_is_negative_for_an_improvement():

@@ -1,17 +1,21 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
-from training.networks import Model, TRANSFORMER_HEADS
+from metactl_ros.settings import load_file
+from training.networks import build_policy, Model, NetworkConfig, TRANSFORMER_HEADS
 from training.policy import network_policy
 from training.run import load_presets, make_env, make_model, RunConfig
 from training.shielded_sac import ShieldedSAC
+from training.study import expand, Study
 
+NIGHTLY = Path(__file__).resolve().parents[1] / 'config/studies/nightly.yaml'
 LOSSES = ('actor_loss', 'critic_loss', 'ent_coef_loss', 'ent_coef', 'beta', 'distance')
 
 
@@ -51,3 +55,15 @@ def test_a_model_learns_for_100_updates_and_comes_back_as_it_was_saved(model, se
         network_policy(again.policy)(windows), network_policy(learner.policy)(windows)
     )
     env.close()
+
+
+def test_the_nightly_study_trains_every_network_and_none_twice():
+    def network(model):
+        named = build_policy(NetworkConfig(model, 4, 20)).state_dict().items()
+        return tuple((name, tuple(values.shape)) for name, values in named)
+
+    runs = expand(load_file(Study, NIGHTLY, ''))
+    assert {(run.heads, run.window) for run in runs} == {(4, 20)}
+    trained = [network(run.model) for run in runs]
+    assert len(set(trained)) == len(trained)
+    assert {network(model) for model in get_args(Model)} == set(trained)

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from metactl_ros.control.modes import Mode, ModeInputs, ModeSettings, ModeState, next_mode
+from metactl_ros.control.modes import Cause, Mode, ModeInputs, ModeSettings, ModeState, next_mode
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_settings
 
@@ -19,6 +19,8 @@ SHORT = ModeSettings(
     warmup_ticks=3,
     recovery_ticks=4,
     rest_velocity_radps=0.01,
+    stop_settle_s=0.3,
+    stop_velocity_radps=1.0,
     violation_tolerance=1e-6,
     stop_after_violations=3,
     fault_after_violations=6,
@@ -26,14 +28,26 @@ SHORT = ModeSettings(
     fault_after_blind_s=10.0,
     blind_ramp_s=0.2,
 )
-GOOD = ModeInputs(True, True, True, True, True, True, has_error=False, reset_requested=False)
+GOOD = ModeInputs(
+    state_is_fresh=True,
+    reference_is_valid=True,
+    policy_is_valid=True,
+    meets_condition=True,
+    is_within_limits=True,
+    is_at_rest=True,
+    is_slow=True,
+    can_move=True,
+    error=Cause.NONE,
+    joint=-1,
+    reset_requested=False,
+)
 STALE = {'state_is_fresh': False}
 NO_GOAL = {'reference_is_valid': False}
 BAD_POLICY = {'policy_is_valid': False}
 OUTSIDE = {'is_within_limits': False}
-UNCERTIFIED = {'nominal_is_admissible': False}
+UNCERTIFIED = {'meets_condition': False}
 MOVING = {'is_at_rest': False}
-ERROR = {'has_error': True}
+ERROR = {'error': Cause.INTERNAL_ERROR}
 RESET = {'reset_requested': True}
 
 
@@ -286,3 +300,77 @@ def test_after_a_reset_the_window_is_filled_again():
 def test_impossible_settings_are_refused(change, message):
     with pytest.raises(ConfigError, match=message):
         replace(SHORT, **change)
+
+
+@pytest.mark.parametrize(
+    ('before', 'inputs', 'mode', 'cause'),
+    [
+        (NOMINAL, {}, NOMINAL, Cause.NONE),
+        (NOMINAL, BAD_POLICY, FALLBACK, Cause.POLICY_FAILED),
+        (FALLBACK, {}, FALLBACK, Cause.RECOVERING),
+        (NOMINAL, NO_GOAL, STOP, Cause.NO_REFERENCE),
+        (NOMINAL, OUTSIDE, STOP, Cause.OUTSIDE_LIMITS),
+        (NOMINAL, STALE, BLIND, Cause.STALE_STATE),
+        (NOMINAL, {'error': Cause.OVERSPEED}, FAULT, Cause.OVERSPEED),
+    ],
+)
+def test_every_mode_says_why(before, inputs, mode, cause):
+    bench = Bench(before)
+    assert (bench.tick(inputs), bench.state.cause) == (mode, cause)
+
+
+def test_a_stop_that_goes_on_and_a_latched_fault_remember_why_they_were_entered():
+    bench = Bench()
+    bench.tick(OUTSIDE)
+    assert (bench.tick(MOVING), bench.state.cause) == (STOP, Cause.OUTSIDE_LIMITS)
+    bench.tick({'error': Cause.SECOND_SOURCE})
+    assert (bench.tick(), bench.state.cause) == (FAULT, Cause.SECOND_SOURCE)
+    assert (bench.tick(RESET), bench.state.cause) == (WARMUP, Cause.WINDOW_NOT_FULL)
+
+
+def test_counted_causes_are_named():
+    bench = Bench()
+    bench.ticks(3, UNCERTIFIED)
+    assert (bench.state.mode, bench.state.cause) == (STOP, Cause.CONDITION_VIOLATED)
+    bench.ticks(3, UNCERTIFIED)
+    assert (bench.state.mode, bench.state.cause) == (FAULT, Cause.CONDITION_VIOLATED)
+    flapping = Bench()
+    for _ in range(5):
+        flapping.tick(STALE)
+        flapping.ticks(5)
+    assert (flapping.state.mode, flapping.state.cause) == (FAULT, Cause.FLAPPING)
+    blind = Bench()
+    blind.tick(STALE)
+    blind.tick(STALE, after_ns=11 * SECOND_NS)
+    assert (blind.state.mode, blind.state.cause) == (FAULT, Cause.BLIND_TOO_LONG)
+
+
+def test_a_stop_that_does_not_slow_the_arm_down_becomes_a_fault_in_time():
+    bench = Bench(settings=SHORT)
+    fast = {'is_slow': False, 'is_at_rest': False}
+    assert bench.ticks(31, OUTSIDE | fast) == [STOP] * 31
+    assert (bench.tick(OUTSIDE | fast), bench.state.cause) == (FAULT, Cause.STOP_FAILED)
+    slow = Bench()
+    assert slow.ticks(100, OUTSIDE | MOVING) == [STOP] * 100
+
+
+def test_full_effort_without_motion_stops_the_arm():
+    bench = Bench()
+    assert (bench.tick({'can_move': False}), bench.state.cause) == (STOP, Cause.NO_MOTION)
+
+
+def test_an_error_names_its_joint_as_long_as_it_is_latched():
+    bench = Bench()
+    bench.tick({'error': Cause.OVERSPEED, 'joint': 1})
+    assert (bench.state.cause, bench.state.joint) == (Cause.OVERSPEED, 1)
+    bench.tick({'error': Cause.TRACKING_ERROR, 'joint': 0})
+    assert (bench.state.cause, bench.state.joint) == (Cause.OVERSPEED, 1)
+    bench.tick(RESET)
+    assert bench.state.joint == -1
+
+
+def test_good_ticks_before_a_failure_do_not_count_for_the_recovery():
+    bench = Bench()
+    bench.ticks(20)
+    bench.tick(BAD_POLICY)
+    assert bench.ticks(4) == [FALLBACK] * 3 + [NOMINAL]

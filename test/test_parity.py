@@ -5,6 +5,7 @@
 from dataclasses import replace
 import os
 
+from followed import as_followed
 import numpy as np
 import pytest
 
@@ -39,7 +40,7 @@ def bundle(settings):
 def in_process(setup, bundle, settings):
     loop = ControlLoop(settings.arm, with_full_window(bundle.controller))
     plant = make_plant('rk4', settings)
-    return run_episode(plant, setup.episode(), bundle.policy, loop, STEPS)
+    return run_episode(plant, as_followed(setup.episode()), bundle.policy, loop, STEPS)
 
 
 def test_the_policy_drives_from_the_end_of_the_warm_up_on(bundle, in_process):
@@ -54,7 +55,7 @@ def test_the_environment_gives_the_efforts_of_the_in_process_loop(
 ):
     window = bundle.controller.context.num_rows
     env, efforts = watched_env(settings, window)
-    observation, _ = env.reset(options={'episode': setup.episode()})
+    observation, _ = env.reset(options={'episode': as_followed(setup.episode())})
     for k in range(STEPS):
         action = bundle.policy(observation.astype(np.float64).reshape(window, -1))
         # The environment has no warm-up; the others hold the nominal gains until the window fills.

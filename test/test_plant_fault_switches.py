@@ -17,8 +17,10 @@ from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from ros_peer import Peer, running, wait_until
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
+from metactl_ros.nodes.quality_of_service import KEPT
 from metactl_ros.plant.faults import KINDS
 
 pytestmark = pytest.mark.ros
@@ -33,12 +35,14 @@ class Listener(Peer):
     def __init__(self):
         super().__init__(DOMAIN)
         self.states, self.truths, self.faults, self.reports = [], {}, [], []
+        self.brakings = []
         self.efforts = None
         kept = QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         listen = self.node.create_subscription
         self.commands = self.node.create_publisher(JointState, 'joint_commands', 1)
         listen(JointState, 'plant/truth', self.on_truth, 100)
         listen(JointState, 'plant/faults', self.faults.append, kept)
+        listen(Bool, 'plant/braking', lambda m: self.brakings.append(m.data), kept)
         listen(DiagnosticArray, '/diagnostics', lambda m: self.reports.append(m.status[0]), 5)
         listen(JointState, 'joint_states', self.on_state, 100)
 
@@ -143,6 +147,26 @@ def test_a_file_in_lockstep_acts_at_its_simulated_times(listener, tmp_path):
         for m in listener.faults
     ]
     assert said == [(0, [], []), (8, ['bias'], [1.0]), (13, [], []), (18, ['torque_loss'], [0.5])]
+
+
+@pytest.mark.parametrize('lockstep', ['false', 'true'])
+def test_a_stop_request_brakes_the_robot_even_one_that_comes_later(listener, lockstep):
+    requests = listener.node.create_publisher(Bool, 'stop_request', KEPT)
+    requests.publish(Bool(data=True))  # latched: the robot is not there yet
+    listener.efforts = [4.0, 2.0]
+    given = ('plant:=rk4', f'lockstep:={lockstep}', 'command_timeout_s:=5.0')
+    with running('plant_node', DOMAIN, *given):
+        # It is driven for a moment if the request finds it later than the first command does.
+        wait_until(lambda: len(listener.truths) > 50 and listener.brakings[-1])
+        requests.publish(Bool(data=False))
+        wait_until(lambda: listener.brakings[-1] is False)
+        requests.publish(Bool(data=True))
+        wait_until(lambda: listener.brakings[-1] is True)
+        braked_ns = max(listener.truths)
+        wait_until(lambda: max(listener.truths) > braked_ns + 100 * PERIOD_NS)
+        assert listener.brakings[-1] is True
+    last = listener.truths[max(listener.truths)]
+    assert max(abs(speed) for speed in last.velocity) < 0.2
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from metactl_ros.signals import ArmState
 MS = 1_000_000
 PERIOD_NS = 10 * MS
 NAMES = ('joint1', 'joint2')
-OF_THE_PLANT = {'torque_loss', 'friction_step', 'payload_drop', 'tau_z_drift'}
+OF_THE_PLANT = {'torque_loss', 'friction_step', 'payload_drop', 'tau_z_drift', 'brake', 'jam'}
 
 kinds = st.sampled_from(list(KINDS))
 seeds = st.integers(0, 2**32 - 1)
@@ -214,7 +214,9 @@ def test_the_burden_is_what_the_faults_of_the_plant_add_up_to():
         on('payload_drop', 0.2),
         Fault(kind='tau_z_drift', at_s=2.0, amount=0.5),
     ]
-    assert burden_of(faults, 4_000 * MS) == ((0.5, 0.25), 3.0, 0.2, 1.0)
+    assert burden_of(faults, 4_000 * MS) == NO_BURDEN._replace(
+        effort_share=(0.5, 0.25), friction_factor=3.0, payload_lost_kg=0.2, tau_z_shift_s=1.0
+    )
 
 
 def free_robot(settings, plant='rk4'):

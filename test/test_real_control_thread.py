@@ -3,15 +3,19 @@
 """The control thread and its inbox on the clock of this machine."""
 
 import gc
+import hashlib
 import queue
 import threading
 import time
 
+import numpy as np
 import pytest
+from rides import BLIND, WARMUP
 from test_control_thread import (
     arrival,
     assert_are_safe,
     BOOT_NS,
+    breaks,
     each,
     make_thread,
     MS,
@@ -20,7 +24,7 @@ from test_control_thread import (
 from test_driver import PERIOD_NS
 
 from metactl_ros.nodes import control_thread as module
-from metactl_ros.nodes.control_thread import Inbox, INBOX_SIZE
+from metactl_ros.nodes.inbox import Inbox, INBOX_SIZE
 
 
 def waits_in_vain(inbox):
@@ -104,6 +108,126 @@ def test_from_a_thread_that_hangs_the_arm_is_taken_and_brought_to_rest(on_states
     thread.join(timeout=60.0)
     assert not thread.is_alive()
     assert sent.empty()  # it came back and had nothing to say any more
+    gc.unfreeze()
+
+
+def ride(inbox, sent, thread, num_states):
+    """Start a thread, and let states come until each was answered; return the commands."""
+    thread.start()
+    commands = []
+    for k in range(num_states):
+        inbox.put(arrival(k * PERIOD_NS, time.monotonic_ns()))
+        commands.append(sent.get(timeout=60.0))
+    return commands
+
+
+class Computes(Hang):
+    """Computes without the lock of the interpreter until it may end."""
+
+    def __call__(self, _):
+        self.has_begun.set()
+        while not self.may_end.is_set():
+            hashlib.pbkdf2_hmac('sha256', b'a', b'b', 20_000)
+
+
+@pytest.mark.parametrize('kind', [Hang, Computes])
+@pytest.mark.parametrize('on_states', [False, True])
+def test_a_tick_that_hangs_for_a_while_is_replaced_and_goes_on_as_a_blind_arm(on_states, kind):
+    sent, inbox, hang = queue.Queue(), Inbox(), kind()
+    timing = {'ticks_on_states': on_states, 'state_timeout_ns': 60 * SECOND_NS}
+    thread, driver = make_thread(inbox, sent.put, **timing)
+    commands = ride(inbox, sent, thread, 10)
+    policy, driver._policy = driver._policy, hang
+    inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
+    assert hang.has_begun.wait(60.0)
+    driver._policy = policy
+    while commands[-1].tick is not None or commands[-1].effort_nm.any():
+        commands.append(sent.get(timeout=60.0))
+    assert thread.error is None  # it has been replaced, not given up
+    hang.may_end.set()
+    while commands[-1].tick is None:
+        inbox.put(arrival(11 * PERIOD_NS, time.monotonic_ns()))
+        commands.append(sent.get(timeout=60.0))
+    while commands[-1].tick.mode != WARMUP:
+        inbox.put(arrival(12 * PERIOD_NS, time.monotonic_ns()))
+        commands.append(sent.get(timeout=60.0))
+    thread.stop()
+    commands += [sent.get_nowait() for _ in range(sent.qsize())]
+    assert_are_safe([c.effort_nm for c in commands])
+    assert (thread.error, thread.num_checks_failed) == (None, 0)
+    back = next(k for k, c in enumerate(commands) if c.tick is not None and c.tick.mode == BLIND)
+    assert thread.num_stand_ins == sum(c.tick is None for c in commands[:back]) > 0
+    np.testing.assert_array_equal(commands[back].tick.effort_before_nm, [0.0, 0.0])
+    assert not commands[-1].effort_nm.any()
+    gc.unfreeze()
+
+
+def test_a_thread_that_hangs_in_telling_is_replaced_as_well():
+    sent, inbox, hang = queue.Queue(), Inbox(), Hang()
+    thread, _ = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
+    commands = ride(inbox, sent, thread, 10)
+    thread._tell = hang
+    inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
+    assert hang.has_begun.wait(60.0)
+    while commands[-1].tick is not None:
+        commands.append(sent.get(timeout=60.0))
+    thread._tell = lambda _: None
+    hang.may_end.set()
+    while commands[-1].tick is None:
+        commands.append(sent.get(timeout=60.0))
+    assert commands[-1].tick.mode == BLIND
+    thread.stop()
+    commands += [sent.get_nowait() for _ in range(sent.qsize())]
+    assert_are_safe([c.effort_nm for c in commands])
+    assert (thread.error, thread.num_checks_failed) == (None, 0)
+    gc.unfreeze()
+
+
+def test_a_thread_that_is_stopped_when_it_comes_back_ends_with_zero():
+    sent, inbox, hang = queue.Queue(), Inbox(), Hang()
+    thread, driver = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
+    commands = ride(inbox, sent, thread, 10)
+    driver._policy = hang
+    inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
+    assert hang.has_begun.wait(60.0)
+    while commands[-1].tick is not None:
+        commands.append(sent.get(timeout=60.0))
+    thread._must_stop.set()
+    hang.may_end.set()
+    thread.stop()
+    commands += [sent.get_nowait() for _ in range(sent.qsize())]
+    assert_are_safe([c.effort_nm for c in commands])
+    assert (thread.error, thread.num_checks_failed) == (None, 0)
+    assert not commands[-1].effort_nm.any()
+    gc.unfreeze()
+
+
+def test_an_error_in_standing_in_is_told_and_the_arm_is_taken_all_the_same(monkeypatch):
+    monkeypatch.setattr(module, 'HANGS_AFTER', 20)
+    sent, inbox, hang = queue.Queue(), Inbox(), Hang()
+    thread, driver = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
+    ride(inbox, sent, thread, 10)
+    driver._policy = hang
+    inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
+    assert hang.has_begun.wait(60.0)
+    thread._send = breaks('nobody listens')
+    thread.stop()
+    assert 'nobody listens' in thread.error or 'control hangs' in thread.error
+    hang.may_end.set()
+    thread.join(timeout=60.0)
+    gc.unfreeze()
+
+
+def test_nobody_stands_in_for_a_thread_that_overslept(monkeypatch):
+    """The clock wakes it too late, again and again: no tick hangs."""
+    sent, inbox = queue.Queue(), Inbox()
+    thread, _ = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
+    real = module.sleep_until
+    monkeypatch.setattr(module, 'sleep_until', lambda moment_ns: real(moment_ns + 100 * MS))
+    commands = ride(inbox, sent, thread, 8)
+    thread.stop()
+    assert thread.num_stand_ins == 0
+    assert all(c.tick is not None for c in commands)
     gc.unfreeze()
 
 

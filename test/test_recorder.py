@@ -24,6 +24,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import serialize_message
 from rosbags.highlevel import AnyReader
 from rosbags.typesys import get_types_from_msg, get_typestore, Stores
+from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
@@ -197,6 +198,12 @@ def test_what_came_before_the_end_is_recorded_however_much_it_is(tmp_path, node)
 def test_a_robot_that_goes_on_talking_does_not_keep_the_recorder_from_its_end(tmp_path, node):
     with recording(tmp_path / 'bag') as process:
         made = publisher(node, JointState, 'joint_states')
+
+        def is_heard():
+            made.publish(joint_state(1))
+            return read_records(tmp_path / 'bag', Message)
+
+        wait_for(is_heard, 'a message')
         process.popen.send_signal(signal.SIGTERM)
         end_s = time.monotonic() + DEADLINE_S
         while process.popen.poll() is None and time.monotonic() < end_s:
@@ -277,6 +284,43 @@ def test_a_kill_leaves_a_bag_that_lacks_less_than_a_second(tmp_path, node):
     assert killed_ns - found[-1].log_time < 1_000_000_000
     with AnyReader([tmp_path / 'bag/bag_0.mcap']) as reader:
         assert reader.message_count == len(found)
+
+
+def test_a_recorder_to_whom_nobody_talks_says_so_and_leaves_no_bag(tmp_path, environment):
+    bag = tmp_path / 'bag'
+    with recording(bag) as process:
+        wait_for(lambda: list(bag.glob('*.mcap')), 'the file')
+        assert process.end(signal.SIGTERM)[0] == 3
+    log = process.log.read_text()
+    assert f'nothing came on {NAMESPACE}/joint_states, {NAMESPACE}/joint_commands, ' in log
+    assert '/diagnostics, ' not in log.partition('nothing came')[2]
+    assert 'no bag is left' in log
+    assert f'ROS_DOMAIN_ID (here {os.environ["ROS_DOMAIN_ID"]})' in log
+    assert not bag.exists()
+
+
+def test_a_bag_of_what_every_node_says_is_of_no_robot(tmp_path, node):
+    bag = tmp_path / 'bag'
+    with recording(bag) as process:
+        publisher(node, Clock, '/clock').publish(Clock())
+        wait_for(lambda: read_records(bag, Message), 'the clock')
+        assert process.end(signal.SIGTERM)[0] == 3
+    assert 'messages of others' in process.log.read_text()
+    assert read_records(bag, Message)
+    with recording(tmp_path / 'clock', 'topics:=[/clock]') as process:
+        publisher(node, Clock, '/clock').publish(Clock())
+        wait_for(lambda: read_records(tmp_path / 'clock', Message), 'the clock')
+        assert process.end(signal.SIGTERM)[0] == 0
+
+
+def test_what_somebody_else_put_into_an_empty_bag_stays(tmp_path, environment):
+    bag = tmp_path / 'bag'
+    with recording(bag) as process:
+        wait_for(lambda: list(bag.glob('*.mcap')), 'the file')
+        (bag / 'notes.txt').write_text('mine')
+        assert process.end(signal.SIGTERM)[0] == 3
+    assert 'the bag is empty' in process.log.read_text()
+    assert [path.name for path in bag.iterdir()] == ['notes.txt']
 
 
 @pytest.mark.parametrize(

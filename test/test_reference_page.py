@@ -28,10 +28,12 @@ def rows_on_page(node):
 
 
 def rows_of_node(peer, node):
-    for row, kind_of_row in GRAPH.items():
-        found = getattr(peer.node, f'get_{kind_of_row}_names_and_types_by_node')(node, '/')
-        for name, kinds in found:
-            yield from ((row, name, kind) for kind in kinds if not is_of_ros(kind))
+    names = {name for name, _ in peer.node.get_node_names_and_namespaces()}
+    for name in names & {node, f'{node}_loop'}:  # a controller is two
+        for row, kind_of_row in GRAPH.items():
+            found = getattr(peer.node, f'get_{kind_of_row}_names_and_types_by_node')(name, '/')
+            for topic, kinds in found:
+                yield from ((row, topic, kind) for kind in kinds if not is_of_ros(kind))
 
 
 def is_of_ros(kind):

@@ -43,6 +43,7 @@ def same_again(log, **changes):
         'modes': log.shield['mode'].astype(np.int64),
         'action': log.action,
         'was_moved': log.shield['was_moved'] > 0.0,
+        'quantities': ('mode', 'action', 'gain', 'effort'),
         'is_compared': np.ones(len(log.stamp_ns), dtype=bool),
         'is_open_loop': False,
         'first_difference': None,
@@ -147,6 +148,8 @@ def test_the_colour_is_that_of_what_was_found(tmp_path, log, monkeypatch):
             (log, same_again(log, is_open_loop=True), []),
             (replace(log, num_incomplete=1), same_again(log), []),
             (replace(log, problems=('it ends in the middle',)), same_again(log), []),
+            (log, same_again(log), [], FACTS | {'partial': ['commands are missing']}),
+            (log, same_again(log, is_compared=np.zeros(len(log.stamp_ns), dtype=bool)), []),
         ],
         'red': [
             (log, same_again(log), found),

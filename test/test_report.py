@@ -32,7 +32,7 @@ def trained(baseline, delta, **changes):
     record['rmse_by_payload'] = [factor * rmse for rmse in baseline['rmse_by_payload']]
     record |= {'controller': 'meta', 'delta_percent': delta, 'rmse': factor * baseline['rmse']}
     if delta is None:
-        record |= {'rmse': None, 'num_diverged': 20}
+        record |= {'rmse': None, 'num_lost': 20}
         record['rmse_by_payload'][-1] = record['rmse_std_by_payload'][-1] = None
     return record | changes
 
@@ -114,7 +114,7 @@ def test_failed_seeds_stay_in_every_table(written):
     assert 0.0 < float(found['p_u']) < 1.0
     text = (written / 'main.md').read_text()
     assert '| no mean |' in text
-    assert 'seed 46: diverged (20 rollouts diverged)' in text
+    assert 'seed 46: diverged (20 rollouts lost)' in text
     assert 'seed 45: diverged (delta +15.0 %)' in text
     runs = {(r['architecture'], r['tau_z'], r['seed']): r for r in rows(written / 'runs.csv')}
     assert len(runs) == 22

@@ -23,7 +23,7 @@ def checkout(tmp_path):
     git('init', '--quiet')
     git('add', '--all')
     git('commit', '--quiet', '--message', 'all')
-    return tmp_path, git('rev-parse', '--short', 'HEAD')
+    return tmp_path, git('rev-parse', '--short=12', 'HEAD')
 
 
 def test_a_result_names_the_commit_it_was_made_with(checkout):

@@ -79,9 +79,15 @@ def test_an_episode_waits_for_its_first_command():
         reading = robot.step(k * PERIOD_NS)
         assert reading.is_braking
         assert np.array_equal(reading.truth.q_rad, first.truth.q_rad)
-        assert np.array_equal(reading.measured.qd_radps, [1.0, -1.0])
+        for state in (reading.measured, reading.truth):
+            assert state.qd_radps.tolist() == [0.0, 0.0]  # it does not move, and says so
     assert reading.stamp_ns == ORIGIN_NS + 3 * PERIOD_NS
     assert robot.counts.steps == 0
+    robot.receive(command((0.0, 0.0)), 60 * PERIOD_NS)
+    reading = robot.step(60 * PERIOD_NS)
+    moved = reading.truth.q_rad - first.truth.q_rad
+    assert np.abs(moved) == pytest.approx([0.01, 0.01], abs=0.005)  # the episode's velocities
+    assert not reading.is_braking
 
 
 def test_a_command_releases_the_brake_and_is_applied_to_the_period_it_arrived_in():
@@ -188,7 +194,8 @@ def test_both_robots_equal_the_plant_they_wrap_to_the_bit(plant, settings):
     for k in range(60):
         for robot in (free, lockstep):
             assert np.array_equal(robot.reading.measured.q_rad, expected.q_rad)
-            assert np.array_equal(robot.reading.measured.qd_radps, expected.qd_radps)
+            if k or robot is lockstep:  # before its first command the other one stands
+                assert np.array_equal(robot.reading.measured.qd_radps, expected.qd_radps)
             assert np.array_equal(robot.reading.memory_nm, bare.memory_nm)
         effort = (40.0 * np.sin(0.1 * k), 10.0 * np.cos(0.3 * k))
         free.receive(command(effort), k * PERIOD_NS)
@@ -241,6 +248,88 @@ def test_lockstep_restarts_at_once_and_goes_on_in_time():
     robot.restart(begin)
     assert robot.reading.stamp_ns == ORIGIN_NS + 2 * PERIOD_NS
     assert np.array_equal(robot.reading.truth.q_rad, begin.q_rad)
+
+
+@given(st.tuples(st.floats(-150.0, 150.0), st.floats(-60.0, 60.0)), st.integers(1, 8))
+def test_the_drive_moves_towards_a_command_at_its_rate_and_no_further(goal, steps):
+    robots = free_robot(timeout_s=10.0), LockstepRobot('rk4', SETTINGS, start([0.4, -0.3]), 1)
+    reach = 0.01 * np.array(ARM.limits.effort_rate_nmps)
+    for robot in robots:
+        expected = np.array([5.0, -3.0])
+        for k in range(steps):
+            effort = expected if k == 0 else np.array(goal)
+            told = command(effort.tolist(), stamp_ns=robot.reading.stamp_ns)
+            if isinstance(robot, LockstepRobot):
+                assert robot.answer(told)
+            else:
+                assert robot.receive(told, 0)
+                robot.step(PERIOD_NS)
+            expected = expected + np.clip(effort - expected, -reach, reach)
+            assert robot.reading.effort_nm == pytest.approx(expected, abs=1e-6)
+        robot.close()
+
+
+def test_a_first_command_is_where_the_drive_begins_and_a_restart_forgets_the_last():
+    robot = free_robot()
+    for _ in range(2):
+        robot.receive(command((150.0, -60.0)), 0)
+        assert robot.step(PERIOD_NS).effort_nm.tolist() == [150.0, -60.0]
+        robot.receive(command((-150.0, 60.0)), 0)
+        assert robot.step(PERIOD_NS).effort_nm == pytest.approx([110.0, -45.0])
+        robot.restart(start([0.4, -0.3]))
+        robot.step(PERIOD_NS)
+
+
+def test_a_drive_takes_over_from_the_brake_without_a_step():
+    robot = free_robot(begin=start([0.4, -0.3], [2.0, -1.0]))
+    robot.receive(command(), 0)
+    braked = robot.step(100 * MS).effort_nm
+    robot.receive(command((-150.0, 60.0)), 105 * MS)
+    taken = robot.step(110 * MS).effort_nm
+    assert taken == pytest.approx(braked + np.array([-40.0, 15.0]))
+
+
+def test_a_stop_request_brakes_until_it_is_taken_back_and_a_command_came_after():
+    robot = free_robot(begin=start([0.4, -0.3], [2.0, -1.0]))
+
+    def step(effort=None):
+        if effort is not None:
+            assert robot.receive(command(effort), 0)
+        return robot.step(PERIOD_NS)
+
+    assert not step((5.0, -3.0)).is_braking
+    robot.request_stop(is_asked=True)
+    for _ in range(3):
+        held = robot.reading.truth
+        reading = step((5.0, -3.0))
+        assert reading.is_braking
+        assert np.array_equal(reading.effort_nm, brake_effort(ARM, DAMPING, 0.0, held))
+    assert robot.counts.brakes == 1
+    robot.request_stop(is_asked=False)
+    assert step().is_braking  # the command before is not believed any more
+    assert not step((5.0, -3.0)).is_braking
+
+
+def test_a_stop_request_brakes_in_lockstep_too_which_goes_on_stepping():
+    robot = LockstepRobot('rk4', SETTINGS, start([0.4, -0.3], [2.0, -1.0]), ORIGIN_NS)
+    robot.request_stop(is_asked=True)
+    for k in range(100):
+        assert robot.answer(command((5.0, -3.0), stamp_ns=ORIGIN_NS + k * PERIOD_NS))
+        assert robot.reading.is_braking
+    assert np.abs(robot.reading.truth.qd_radps).max() < SLOW_RADPS
+    robot.request_stop(is_asked=False)
+    assert robot.reading.is_braking
+    assert robot.answer(command((5.0, -3.0), stamp_ns=robot.reading.stamp_ns))
+    assert not robot.reading.is_braking
+
+
+def test_a_stop_request_does_not_begin_an_episode():
+    robot = free_robot()
+    robot.request_stop(is_asked=True)
+    assert robot.step(PERIOD_NS).driven_ns == 0
+    robot.receive(command(), 0)
+    reading = robot.step(2 * PERIOD_NS)
+    assert (reading.is_braking, reading.driven_ns) == (True, PERIOD_NS)
 
 
 @given(angles, payloads)

@@ -17,19 +17,21 @@ pytestmark = pytest.mark.ros
 DOMAIN = os.getpid() % 50 * 2 + 1
 ENDS_ITSELF = """
 import gc, os, signal, sys, weakref
-from metactl_ros.nodes.controller_node import ControllerNode
+from metactl_ros.nodes.control_node import ControlNode
+from metactl_ros.nodes.front_process import FrontProcess
 from metactl_ros.nodes.spin import run_node
 
-made = []
+arguments = ['--ros-args', '-p', 'autostart:=true']
+made, front = [], FrontProcess(arguments)
 
 def make():
-    node = ControllerNode()
+    node = ControlNode(front)
     made.append(weakref.ref(node))
     gc.freeze()  # as the control thread does
     node.create_timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM))
     return node
 
-code = run_node(make, None)
+code = run_node(make, arguments)
 sys.exit(code if made[0]() is None else 'the node outlives its run')
 """
 
@@ -37,10 +39,14 @@ sys.exit(code if made[0]() is None else 'the node outlives its run')
 WITH_A_TIMER = """
 import os, signal, sys, time
 import rclpy
-from metactl_ros.nodes.controller_node import ControllerNode
+from metactl_ros.nodes.control_node import ControlNode
+from metactl_ros.nodes.front_process import FrontProcess
 from metactl_ros.nodes.spin import run_node
 
-class Told(ControllerNode):
+arguments = ['--ros-args', '-p', 'autostart:=true']
+front = FrontProcess(arguments)
+
+class Told(ControlNode):
     def stop_control(self):
         super().stop_control()
         print('control was stopped', flush=True)
@@ -49,11 +55,11 @@ def callback():
     {callback}
 
 def make():
-    node = Told()
+    node = Told(front)
     node.create_timer(0.1, callback)
     return node
 
-sys.exit(run_node(make, None))
+sys.exit(run_node(make, arguments))
 """
 
 
@@ -86,6 +92,24 @@ def test_a_callback_that_fails_is_told_and_others_are_still_called():
     assert done.stdout == 'control was stopped\n'
     for call in (1, 2, 3):
         assert f'ArithmeticError: of call {call}' in done.stderr
+
+
+def test_a_failed_callback_does_not_end_a_node_that_is_cleaned_up_afterwards():
+    fail_then_clean_up = """
+    global calls
+    calls = globals().get('calls', 0) + 1
+    if calls == 1:
+        raise ArithmeticError('of the first call')
+    if calls == 2:
+        node.trigger_deactivate()
+        node.trigger_cleanup()
+    if calls == 20:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+    program = WITH_A_TIMER.format(callback=fail_then_clean_up)
+    done = run(program.replace('    node = Told()', '    global node\n    node = Told()'))
+    assert 'ArithmeticError: of the first call' in done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_lost_context_ends_the_run_with_control_stopped():

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
-from resting_robot import PATIENT, Robot, STILL
+from resting_robot import PATIENT, Robot
 from ros_peer import Peer, ROOT, wait_until
 from std_msgs.msg import Float64
 
@@ -42,7 +42,7 @@ class Talk:
         self.publisher.wait_for_all_acked()
 
     def receiver(self, receive=None):
-        receive = receive or (lambda message: self.heard.put(message.data))
+        receive = receive or (lambda message, _: self.heard.put(message.data))
         return StateReceiver(self.subscription, self.peer.context, receive, priority=0)
 
     def hear(self, number):
@@ -88,7 +88,7 @@ def test_what_was_said_before_is_not_taken_for_new(talk):
 
 
 def test_an_error_of_who_receives_is_told_and_ends_it(talk):
-    def fail(message):
+    def fail(message, _):
         raise ArithmeticError(f'cannot stand {message.data}')
 
     receiver = talk.receiver(fail)
@@ -124,7 +124,7 @@ def test_an_executor_sleeps_while_messages_come_that_are_not_its_own(peer):
     spinner.start()
     wait_until(executor.create_task(lambda: None).done)
     rounds_before, heard = executor.num_rounds, queue.SimpleQueue()
-    receiver = StateReceiver(subscription, peer.context, heard.put, priority=0)
+    receiver = StateReceiver(subscription, peer.context, lambda m, _: heard.put(m), priority=0)
     receiver.start()
     for number in NUMBERS:
         publisher.publish(Float64(data=number))
@@ -137,17 +137,18 @@ def test_an_executor_sleeps_while_messages_come_that_are_not_its_own(peer):
     node.destroy_node()
 
 
+AUTOSTART = 'autostart:=true'
 FAILS_LATER = """
 import itertools, sys
-from metactl_ros.nodes import controller_node
+from metactl_ros.nodes import controller_node, state_intake
 
-honest, calls = controller_node.read_joint_state, itertools.count()
+honest, calls = state_intake.read_joint_state, itertools.count()
 
 def read(*given):
     assert next(calls) < 100, 'enough states'
     return honest(*given)
 
-controller_node.read_joint_state = read
+state_intake.read_joint_state = read
 sys.exit(controller_node.main(sys.argv))
 """
 
@@ -157,7 +158,7 @@ def test_a_controller_whose_receiver_fails_ends_with_zero_and_says_why():
     robot.speaks = True
     try:
         done = subprocess.run(
-            [sys.executable, '-c', FAILS_LATER, '--ros-args', '-p', PATIENT, '-p', STILL],
+            [sys.executable, '-c', FAILS_LATER, '--ros-args', '-p', PATIENT, '-p', AUTOSTART],
             cwd=ROOT,
             env=os.environ | loopback_environment(DOMAIN + 1),
             capture_output=True,

@@ -210,10 +210,8 @@ def test_students_interval_is_scipys():
 VARIED, FLAT = [0.10, 0.12, 0.15], [0.10, 0.102, 0.105]
 
 
-def run(delta, *, by_payload=VARIED, num_diverged=0):
-    return Run(
-        {'delta_percent': delta, 'num_diverged': num_diverged, 'rmse_by_payload': by_payload}, ''
-    )
+def run(delta, *, by_payload=VARIED, num_lost=0):
+    return Run({'delta_percent': delta, 'num_lost': num_lost, 'rmse_by_payload': by_payload}, '')
 
 
 @pytest.mark.parametrize(
@@ -221,8 +219,8 @@ def run(delta, *, by_payload=VARIED, num_diverged=0):
     [
         (run(10.01), 'diverged'),
         (run(10.0), 'weak'),
-        (run(-90.0, num_diverged=1), 'diverged'),
-        (run(None, by_payload=[0.1, None, None], num_diverged=40), 'diverged'),
+        (run(-90.0, num_lost=1), 'diverged'),
+        (run(None, by_payload=[0.1, None, None], num_lost=40), 'diverged'),
         (run(None), 'diverged'),
         (run(-39.99), 'weak'),
         (run(-40.0), 'healthy'),
@@ -266,7 +264,7 @@ def record(**changes):
         'rmse_std_by_payload': [0.01, 0.01],
         'num_rollouts_per_payload': 20,
         'num_steps': 500,
-        'num_diverged': 0,
+        'num_lost': 0,
         'settings': settings,
     } | changes
 

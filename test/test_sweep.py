@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -18,7 +19,8 @@ import yaml
 from metactl_ros.evaluation.result_file import write_json
 from metactl_ros.settings import load_file
 from training import sweep
-from training.run import load_checkpoint, read_run
+from training.checkpoint import load_checkpoint
+from training.run import read_run
 from training.study import expand, Study
 from training.sweep import main, progress_of, Status
 from training.train import train
@@ -96,22 +98,6 @@ def test_products_of_one_study_follow_one_another(tmp_path):
     assert names == [OTHER, NAME.replace('robust', 'paper')]
 
 
-def test_the_papers_table_has_its_60_runs():
-    runs = expand(load_file(Study, ROOT / 'config/studies/paper_table.yaml', ''))
-    cells = [(run.tau_z, run.model, run.heads, run.window) for run in runs]
-    assert {cell: cells.count(cell) for cell in cells} == {
-        (1.0, 'incrt', 4, 20): 10,
-        (2.0, 'incrt', 7, 50): 5,
-        (5.0, 'incrt', 8, 20): 10,
-        (1.0, 'transformer', 4, 20): 10,
-        (2.0, 'transformer', 4, 20): 5,
-        (5.0, 'transformer', 4, 20): 10,
-        (2.0, 'transformer', 4, 50): 5,
-        (5.0, 'transformer', 4, 50): 5,
-    }
-    assert {(run.steps, run.plant, run.preset) for run in runs} == {(50_000, 'bullet', 'paper')}
-
-
 def test_the_smoke_study_is_small():
     runs = expand(load_file(Study, ROOT / 'config/studies/smoke.yaml', ''))
     assert len(runs) == 2
@@ -124,6 +110,10 @@ def test_the_smoke_study_is_small():
         ({'seed': [1]}, "unknown key 'seed'; did you mean 'seeds'?"),
         ({'seeds': []}, 'seeds: empty; list at least one entry'),
         ({'seeds': [1, 1]}, f'{NAME}: the study asks for it twice'),
+        (
+            {name: SMALL[name] * 30 for name in ('seeds', 'models', 'tau_z')},
+            'products: expected at most 10000 runs, found 27000',
+        ),
         (
             {'presets': ['papr']},
             "['paper', 'robust', 'observer'], found 'papr'",
@@ -217,7 +207,8 @@ def test_a_run_that_checkpoints_at_somebodys_request_is_to_be_resumed(tmp_path, 
     assert sweep_here(tmp_path) == 3
 
 
-def test_two_sweeps_do_not_work_on_one_run(tmp_path, capsys, stand_ins):
+def test_two_sweeps_do_not_work_on_one_run(tmp_path, capsys, stand_ins, monkeypatch):
+    monkeypatch.setattr(sweep, 'LOCK_PATIENCE_S', 0.2)
     folder = tmp_path / 'out' / 'runs' / NAME
     folder.mkdir(parents=True)
     with (folder / 'log.txt').open('w') as log:
@@ -272,14 +263,14 @@ def test_progress_is_read_from_checkpoints_and_from_what_training_says(tmp_path)
 
 def test_progress_is_read_from_what_training_really_says(tmp_path, settings, monkeypatch):
     monkeypatch.setattr('training.train.JUDGE_EVERY_STEPS', 20)
-    errors_rad = iter([0.2, 0.1, 0.15])  # of the baseline, and of the policy at 20 and 40 steps
+    errors_rad = iter([0.2, 0.1, 0.12, 0.15])  # of the baseline; of the policy at 20, 40 and 50
     monkeypatch.setattr('training.train.mean_rmse', lambda *_: next(errors_rad))
     (run,) = runs_of(tmp_path, steps=50)
     with (tmp_path / 'log.txt').open('w') as log:
         assert train(tmp_path, settings, run, resume=False, console=Console(file=log))
     (saved,) = (tmp_path / 'checkpoints').iterdir()
     saved.rename(saved.with_name('00000030'))
-    assert progress_of(tmp_path) == (40, -25.0)
+    assert progress_of(tmp_path) == (50, -25.0)
 
 
 def test_a_run_begins_again_if_it_has_no_checkpoint_and_resumes_if_it_has(tmp_path):
@@ -335,6 +326,61 @@ def test_a_sweep_that_was_terminated_resumes_and_then_leaves_its_runs_alone(
     assert capsys.readouterr().err.startswith(f'done    {NAME} {steps}/{steps}')
     assert (folder / 'model.zip').stat().st_mtime_ns == made
     assert (folder / 'log.txt').read_text() == log
+
+
+def test_finished_records_are_collected_one_file_each(tmp_path, stand_ins):
+    folder = tmp_path / 'kept'
+    stand_ins[OTHER] = 'raise ValueError("oh")'
+    assert sweep_here(tmp_path, '--collect', str(folder), seeds=[1, 2]) == 1
+    (path,) = folder.iterdir()
+    assert path.name == f'{NAME}.json'
+    assert json.loads(path.read_text())['seed'] == 1
+    path.unlink()
+    del stand_ins[OTHER]
+    assert sweep_here(tmp_path, '--collect', str(folder), seeds=[1, 2]) == 0
+    assert {p.name for p in folder.iterdir()} == {f'{NAME}.json', f'{OTHER}.json'}
+
+
+# A sweep with one child, which says that it is there, and that it was asked to end.
+KILLED = """
+import pathlib, sys
+from training import sweep
+folder = pathlib.Path(sys.argv[1])
+with (folder / 'log.txt').open('w') as log:
+    sweep.call(['-c', sys.argv[2], str(folder)], log, folder / 'stop')
+"""
+CHILD = """
+import pathlib, signal, sys
+folder = pathlib.Path(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda *_: (folder / 'asked').touch())
+(folder / 'begun').touch()
+signal.pause()
+"""
+
+
+def test_a_run_whose_sweep_is_killed_is_asked_to_end(tmp_path):
+    def wait_for(name):
+        deadline = time.monotonic() + 240.0
+        while not (tmp_path / name).exists() and time.monotonic() < deadline:
+            time.sleep(0.02)  # another process' file: there is nothing to subscribe to
+        return (tmp_path / name).exists()
+
+    parent = subprocess.Popen([sys.executable, '-c', KILLED, str(tmp_path), CHILD], cwd=ROOT)
+    assert wait_for('begun')
+    parent.kill()
+    parent.wait()
+    assert wait_for('asked')
+
+
+def test_a_sweep_waits_for_a_run_of_another_that_is_ending(tmp_path, stand_ins):
+    folder = tmp_path / 'out' / 'runs' / NAME
+    folder.mkdir(parents=True)
+    log = (folder / 'log.txt').open('w')
+    fcntl.flock(log, fcntl.LOCK_EX)
+    ending = threading.Timer(0.5, log.close)
+    ending.start()
+    assert sweep_here(tmp_path) == 0
+    ending.join()
 
 
 def test_a_ray_cluster_does_the_same(tmp_path):

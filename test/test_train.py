@@ -15,16 +15,13 @@ from rich.console import Console
 import torch
 
 from metactl_ros.errors import ConfigError
+from training.checkpoint import load_checkpoint
 from training.run import (
     choose_device,
-    load_checkpoint,
     load_presets,
-    make_env,
-    make_model,
     read_run,
     RunConfig,
     RunError,
-    save_checkpoint,
 )
 from training.train import main, train, Watch
 
@@ -136,7 +133,8 @@ def test_killed_while_saving_it_leaves_a_checkpoint_that_loads(settings, tmp_pat
 FORKING = """
 import os, signal, sys, time
 from pathlib import Path
-from training.run import load_checkpoint, read_run, save_checkpoint
+from training.checkpoint import load_checkpoint, save_checkpoint
+from training.run import read_run
 folder = Path(sys.argv[1])
 model = load_checkpoint(folder, read_run(folder))
 model.num_timesteps += 1
@@ -177,21 +175,6 @@ def test_sigterm_writes_a_checkpoint_within_5_seconds(tmp_path):
     assert 'go on with: python -m training.train --resume' in errors
     assert time.monotonic() - asked < 5.0
     assert load_checkpoint(tmp_path / 'run', read_run(tmp_path / 'run')).num_timesteps > 0
-
-
-@pytest.mark.parametrize('file', ['model.zip', 'replay.npz', 'rest.pkl'])
-def test_a_truncated_checkpoint_is_refused_with_advice(settings, tmp_path, file):
-    run = small_run(5)
-    model = make_model(settings, run, make_env(settings, run), tmp_path / 'logs')
-    saved = save_checkpoint(tmp_path, model) / file
-    saved.write_bytes(saved.read_bytes()[:-100])
-    with pytest.raises(RunError, match='the checkpoint is damaged'):
-        load_checkpoint(tmp_path, run)
-
-
-def test_a_run_without_a_checkpoint_says_so(tmp_path):
-    with pytest.raises(RunError, match='has no checkpoint yet'):
-        load_checkpoint(tmp_path, small_run(5))
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,13 @@
 
 from dataclasses import replace
 
+from followed import LIMITS
 import numpy as np
 
+from metactl_ros.bag.command_log import CommandLog, FORWARD, STAMPED
 from metactl_ros.bag.tick_log import Seen, TickLog
+from metactl_ros.control.modes import Cause
+from metactl_ros.evaluation.rollout import unguarded
 from metactl_ros.nodes.driver import Driver, Requests
 from metactl_ros.nodes.reference_source import MotionSource
 from metactl_ros.nodes.shield_names import SHIELD_NAMES
@@ -30,7 +34,14 @@ def shield_row(tick):
         decision.distance if np.isfinite(decision.distance) else -1.0,
         *(decision.excess, tick.step.excess_after_limits, decision.half_space.value),
         *(*tick.health, tick.payload_kg, tick.was_restarted, len(tick.seen), tick.loop_ns / 1e9),
-        *(0.0, tick.inference_ns / 1e6, *divmod(tick.state.stamp_ns, 10**9)),
+        *(
+            0.0,
+            tick.inference_ns / 1e6,
+            *divmod(tick.state.stamp_ns, 10**9),
+            tick.cause,
+            tick.step.joints,
+            tick.was_resumed,
+        ),
     ]
     row = dict(zip(SHIELD_NAMES, values, strict=True))
     estimate = tick.step.estimate_nm
@@ -48,30 +59,55 @@ def log_of(ticks):
     rows = [shield_row(tick) for tick in ticks]
     seen = [tick.seen or [(tick.state, tick.reference)] for tick in ticks]
     motions = [pair for pairs in seen for pair in pairs]
+    stamps_ns = np.array([START_NS + tick.now_ns for tick in ticks], dtype=np.int64)
+    efforts = np.array([tick.step.effort_nm for tick in ticks])
     return TickLog(
-        stamp_ns=np.array([START_NS + tick.now_ns for tick in ticks], dtype=np.int64),
+        stamp_ns=stamps_ns,
         now_ns=np.array([tick.loop_ns for tick in ticks], dtype=np.int64),
         joint_names=ARM.joint_names,
         gain_names=tuple(name.removeprefix('normal.') for name in rows[0] if 'normal.' in name),
         **motion_of([(tick.state, tick.reference) for tick in ticks]),
-        effort_nm=np.array([tick.step.effort_nm for tick in ticks]),
+        effort_nm=efforts,
         wanted_nm=np.array([tick.step.wanted_nm for tick in ticks]),
         effort_before_nm=np.array([tick.effort_before_nm for tick in ticks]),
-        sent_nm=np.array([tick.step.effort_nm for tick in ticks]),
+        command_row=np.arange(len(ticks)),
+        sent_nm=efforts,
         gains=np.array([tick.step.decision.gains.theta for tick in ticks]),
         action=np.array([tick.action for tick in ticks]),
         is_restart=np.array([tick.was_restarted for tick in ticks]),
+        is_resumed=np.array([tick.was_resumed for tick in ticks]),
         num_states=np.array([len(tick.seen) for tick in ticks]),
         is_break=np.zeros(len(ticks), dtype=bool),
+        publish_time_ns=stamps_ns,
+        log_time_ns=stamps_ns,
         seen=Seen(
             begin=np.cumsum([0, *map(len, seen)]),
             stamp_ns=np.array([state.stamp_ns for state, _ in motions]),
             **motion_of(motions),
         ),
+        stamped=command_log(f'/{STAMPED}', stamps_ns, efforts),
+        forward=command_log(f'/{FORWARD}', stamps_ns, efforts),
         shield={name: np.array([float(row[name]) for row in rows]) for name in rows[0]},
         facts={},
         num_incomplete=0,
+        num_impossible=0,
+        left_out_ns=frozenset(),
         problems=(),
+    )
+
+
+def command_log(topic, stamps_ns, efforts):
+    """Return a command topic on which all was sent and received at once."""
+    return CommandLog(
+        topic=topic,
+        stamp_ns=stamps_ns,
+        publish_time_ns=stamps_ns,
+        log_time_ns=stamps_ns,
+        sequence=np.arange(len(stamps_ns)) + 1,
+        names=(ARM.joint_names,) * len(stamps_ns),
+        is_for_arm=np.ones(len(stamps_ns), dtype=bool),
+        effort_nm=efforts,
+        num_unreadable=0,
     )
 
 
@@ -103,10 +139,10 @@ class Day:
     def __init__(self, policy, seed=3, controller=SETTINGS.controller):
         episode = draw_episode(SETTINGS.plant.task, np.random.default_rng(seed), tau_z_s=2.0)
         self.requests = Requests(payload_kg=float(episode.payload_estimate_kg))
-        source = MotionSource(episode.reference)
+        source = MotionSource(episode.reference, LIMITS)
         self.is_mute = False
         self.policy = policy
-        ask = (ARM, controller, self._answer, source, self.requests, LATE_BUDGET_NS)
+        ask = (ARM, unguarded(controller), self._answer, source, self.requests, LATE_BUDGET_NS)
         self.driver = Driver(*ask)
         self.plant = Rk4Arm(ARM, SETTINGS.plant.friction, controller.law.rate_hz)
         self.state = self.plant.reset(episode.start)
@@ -117,12 +153,12 @@ class Day:
         mute = np.full(self.driver.loop.gain_map.size, np.nan)
         return mute if self.is_mute else self.policy(window)
 
-    def go(self, num_ticks, *, sees=True, is_fresh=True, has_error=False):
+    def go(self, num_ticks, *, sees=True, is_fresh=True, error=Cause.NONE):
         """Tick, with or without states, while the arm moves on; return the modes."""
         for k in range(num_ticks):
             states = [self.state] if sees else []
-            error = has_error and k == 0
-            tick = self.driver.tick(states, self.state.stamp_ns, is_fresh, error)
+            failed = Cause.NONE if k else error
+            tick = self.driver.tick(states, self.state.stamp_ns, is_fresh, failed)
             self.state = self.plant.step(tick.step.effort_nm)
             self.ticks.append(tick)
         return [tick.mode for tick in self.ticks[-num_ticks:]]
@@ -138,7 +174,7 @@ class Day:
         self.go(40)
         self.requests.is_enabled = True
         self.go(90)
-        self.go(12, has_error=True)
+        self.go(12, error=Cause.INTERNAL_ERROR)
         self.requests.reset_fault = True
         self.go(60)
         self.requests.clear_context = True

@@ -103,7 +103,8 @@ class AttentionBlock(nn.Module):
         shape = (*joined.shape[:-1], self.attention.num_heads, self.attention.head_dim)
         return joined.reshape(shape)  # (..., K, d_k)
 
-    def _feed_forward(self, h: torch.Tensor) -> torch.Tensor:
+    def feed_forward(self, h: torch.Tensor) -> torch.Tensor:
+        """Return what the block makes of h behind its attention: h + FFN(LN(h)), or h itself."""
         return h if self.ffn is None else h + self.ffn(h)
 
     def projections(self, basis: torch.Tensor | None = None) -> Projections:
@@ -123,6 +124,16 @@ class AttentionBlock(nn.Module):
         scaled = query * self.attention.head_dim**-0.5
         return self.by_head(scaled).transpose(0, 1)  # (K, B, d_k)
 
+    def attend_last(self, h: torch.Tensor) -> Heads:
+        """Return what the heads do for the last token, from h of all tokens, (B, W, d)."""
+        maps = self.projections()
+        # Gain and bias of the norm are folded into the maps.
+        unscaled = functional.layer_norm(h, h.shape[-1:], eps=self.norm.eps)
+        probe = torch.bmm(self._query(h[:, -1], maps), maps.keys).transpose(0, 1)  # (B, K, d)
+        weights = torch.bmm(probe, unscaled.mT).softmax(-1)  # (B, K, W)
+        pooled = torch.bmm(weights, unscaled)  # (B, K, d)
+        return Heads(weights, self._outputs(pooled, maps))
+
     def _outputs(self, pooled: torch.Tensor, maps: Projections) -> torch.Tensor:
         """Return the heads' outputs, shape (B, K, d_k), of what each attended to, (B, K, C)."""
         by_head = torch.bmm(pooled.transpose(0, 1), maps.values.mT)  # (K, B, d_k)
@@ -130,7 +141,7 @@ class AttentionBlock(nn.Module):
 
     def _finish(self, last: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Return the block's output from h of the last token and what the heads found, (B, d)."""
-        return self._feed_forward(last + self.attention.out_proj(heads.outputs.flatten(1)))
+        return self.feed_forward(last + self.attention.out_proj(heads.outputs.flatten(1)))
 
 
 class CausalBlock(AttentionBlock):
@@ -138,13 +149,20 @@ class CausalBlock(AttentionBlock):
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
         """Return h of the next layer, shape (B, W, d)."""
+        return self.feed_forward(h + self.attention.out_proj(self.outputs(h).flatten(2)))
+
+    def outputs(self, h: torch.Tensor) -> torch.Tensor:
+        """Return what the heads find for every token, shape (B, W, K, d_k)."""
+        query, key, value = self.split(h)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return mixed.transpose(1, 2)  # (B, W, K, d_k)
+
+    def split(self, h: torch.Tensor) -> torch.Tensor:
+        """Return query, key and value of every token by head, shape (3, B, K, W, d_k)."""
         weight, bias = self.attention.in_proj_weight, self.attention.in_proj_bias
         merged = functional.linear(self.norm(h), weight, bias)  # (B, W, 3 d)
         split = self.by_head(merged.reshape(*h.shape[:2], 3, -1))  # (B, W, 3, K, d_k)
-        query, key, value = split.permute(2, 0, 3, 1, 4)  # (B, K, W, d_k) each
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        flat = mixed.transpose(1, 2).flatten(2)  # (B, W, d)
-        return self._feed_forward(h + self.attention.out_proj(flat))
+        return split.permute(2, 0, 3, 1, 4)
 
 
 class LastQueryBlock(AttentionBlock):
@@ -152,18 +170,7 @@ class LastQueryBlock(AttentionBlock):
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
         """Return h of the last token, shape (B, d), of all tokens' h, shape (B, W, d)."""
-        last = h[:, -1]  # (B, d)
-        return self._finish(last, self.attend(h, last))
-
-    def attend(self, h: torch.Tensor, last: torch.Tensor) -> Heads:
-        """Return weights and outputs of the heads."""
-        maps = self.projections()
-        # Gain and bias of the norm are folded into the maps.
-        unscaled = functional.layer_norm(h, h.shape[-1:], eps=self.norm.eps)
-        probe = torch.bmm(self._query(last, maps), maps.keys).transpose(0, 1)  # (B, K, d)
-        weights = torch.bmm(probe, unscaled.mT).softmax(-1)  # (B, K, W)
-        pooled = torch.bmm(weights, unscaled)  # (B, K, d)
-        return Heads(weights, self._outputs(pooled, maps))
+        return self._finish(h[:, -1], self.attend_last(h))
 
 
 class CollapsedBlock(AttentionBlock):

@@ -13,16 +13,13 @@ from numpy.typing import NDArray
 from metactl_ros.control.controller_settings import ControllerSettings
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.shield import Enforcement
-from metactl_ros.evaluation.metrics import tracking_rmse
+from metactl_ros.evaluation.metrics import is_lost, tracking_rmse
 from metactl_ros.evaluation.rollout import EpisodeLog, Policy, run_episode, without_warmup
 from metactl_ros.plant.factory import make_plant, PlantName
 from metactl_ros.rivals import constant_policy, load_learned, make_classical, Rival, truth_of
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array
 from metactl_ros.task import Episode
-
-LOST_ERROR_RAD = 1.5
-"""An arm this far from its reference has lost it."""
 
 
 class Player(NamedTuple):
@@ -40,7 +37,7 @@ class Outcome:
     rmse_rad: Array
     """Infinite where the arm diverged."""
     is_lost: NDArray[np.bool_]
-    """Whether the arm ever lost its reference."""
+    """As `metrics.is_lost` says."""
     peak_effort_nm: Array
     """Shape (N, n)."""
     variation_nmps: Array
@@ -71,7 +68,7 @@ def play(
     found = []
     try:
         for group in groups:
-            controller, policy = _prepare(settings, player, group)
+            controller, policy = prepare(settings, player, group)
             loop = ControlLoop(settings.arm, without_warmup(controller), enforcement)
             chosen = policy or constant_policy(loop.nominal_action)
             found.append(_outcome(run_episode(simulator, group, chosen, loop, num_steps)))
@@ -83,9 +80,10 @@ def play(
     return Outcome(*columns)
 
 
-def _prepare(
+def prepare(
     settings: Settings, player: Player, episode: Episode
 ) -> tuple[ControllerSettings, Policy | None]:
+    """Return the settings and the policy of a controller for an episode; None: fixed gains."""
     if player.bundle is not None:
         bundle = load_learned(player.bundle, settings.arm, settings.controller)
         return bundle.controller, bundle.policy
@@ -100,11 +98,10 @@ def _prepare(
 
 
 def _outcome(log: EpisodeLog) -> Outcome:
-    error = np.abs(log.q_desired_rad - log.true_q_rad).max(axis=(0, -1))
     change = np.abs(np.diff(log.effort_nm, axis=0)).sum(axis=(0, -1))
     return Outcome(
         rmse_rad=np.atleast_1d(tracking_rmse(log.q_desired_rad, log.true_q_rad)),
-        is_lost=np.atleast_1d(~(error < LOST_ERROR_RAD)),  # NaN is lost, too
+        is_lost=np.atleast_1d(is_lost(log.q_desired_rad, log.true_q_rad)),
         peak_effort_nm=np.atleast_2d(np.abs(log.effort_nm).max(axis=0)),
         variation_nmps=np.atleast_1d(change / (log.time_s[-1] - log.time_s[1])),
         shield_activation=np.atleast_1d(log.was_moved.mean(axis=0)),

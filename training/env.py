@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from metactl_ros.control.context_window import feature_names
 from metactl_ros.control.loop import ControlLoop, ControlStep
 from metactl_ros.control.shield import Enforcement
-from metactl_ros.evaluation.rollout import without_warmup
+from metactl_ros.evaluation.metrics import LOST_ERROR_RAD
+from metactl_ros.evaluation.rollout import for_learning
 from metactl_ros.plant.factory import make_plant, PlantName
 from metactl_ros.reference import Sinusoid
 from metactl_ros.settings import Settings
@@ -28,9 +29,7 @@ from metactl_ros.task import draw_episode, Episode
 
 Observation: TypeAlias = NDArray[np.float32]
 
-# An arm this far from its reference has lost it; the softest gains of the box sag by 0.7 rad.
-LOST_ERROR_RAD = 1.5
-# Losing it costs as much as staying at that error for ten more steps.
+# Losing the reference costs as much as staying at that error for ten more steps.
 LOST_STEPS = 10
 
 
@@ -56,7 +55,7 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
         self, settings: Settings, env: EnvSettings, enforcement: Enforcement = 'enforce'
     ) -> None:
         context = replace(settings.controller.context, num_rows=env.num_rows)
-        controller = replace(without_warmup(settings.controller), context=context)
+        controller = replace(for_learning(settings.controller), context=context)
         self._settings = settings
         self._env = env
         self._plant = make_plant(env.plant, settings)
@@ -64,6 +63,10 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
         size = env.num_rows * len(feature_names(settings.arm.joint_names, context.num_extra))
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.loop.gain_map.size,), np.float32)
+        self.drawn_from: dict[str, Any] = {}
+        """State of the generator from which the episode under way was drawn."""
+        self.actions: list[Observation] = []
+        """All actions since: with both, an environment comes to where this one is."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -73,6 +76,7 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
         With options={'episode': Episode} it is that one.
         """
         super().reset(seed=seed)
+        self.drawn_from, self.actions = dict(self.np_random.bit_generator.state), []
         if options and 'episode' in options:
             self._begin(options['episode'])
             return self._observe(), {}
@@ -87,6 +91,7 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
 
     def step(self, action: Observation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Hold the gains of an action for one control period."""
+        self.actions.append(np.array(action, dtype=np.float32))
         proposal = np.asarray(action, dtype=np.float64)
         step = self.loop.actuate(proposal, self._state, self._reference, self._state.stamp_ns)
         self._move(self._plant.step(step.effort_nm))

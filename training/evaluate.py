@@ -49,8 +49,10 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the record of one (controller, plant, tau_z, seed) from its trials and twins.
 
-    A rollout that diverged has no RMSE, and then neither its payload nor the record has one:
-    averaging the survivors would flatter. How many diverged is in the record.
+    A rollout whose RMSE is not finite has none, and then neither its payload nor the record has
+    one: averaging the survivors would flatter. How many were lost (`metrics.is_lost`), whether
+    they have an RMSE or not, is in the record. `commit` is the code that made the policy, `code`
+    that which evaluated it.
     """
     first = trials[0]
     subject = (first.run, first.controller)
@@ -66,8 +68,9 @@ def summarise(
     by_payload = [r.rmse_rad for r in own]
     rmse, baseline = rmse_of(subject, 'itself'), rmse_of(BASELINE, 'itself')
     knowing = rmse_of(BASELINE, 'knowing_memory')
-    facts = describe(first)
+    facts, origin = describe(first), provenance(settings)
     return {
+        'commit': origin['code'],
         **facts,
         'plant': first.plant,
         'tau_z': first.tau_z_s,
@@ -84,11 +87,11 @@ def summarise(
         'memory_share_percent': _share(baseline, knowing),
         'num_rollouts_per_payload': first.num_rollouts,
         'num_steps': first.num_steps,
-        'num_diverged': int(sum(np.sum(~np.isfinite(r.rmse_rad)) for r in own)),
+        'num_lost': int(sum(np.sum(r.is_lost) for r in own)),
         'peak_effort_nm': np.max([r.peak_effort_nm.max(axis=0) for r in own], axis=0).tolist(),
         'limited_share': float(np.mean([r.limited_share for r in own])),
         'shield_activation': float(np.mean([r.shield_activation for r in own])),
-        **provenance(settings),
+        **origin,
     } | ({} if 'seed' in facts else {'seed': first.seed})
 
 
@@ -106,11 +109,14 @@ def describe(trial: Trial) -> dict[str, Any]:
         window = content.contract.context.num_rows
         return {'controller': run.stem, 'bundle_sha256': content.sha256, 'window': window}
     # Imported here: who evaluates the baseline or a bundle needs no torch.
+    from training.judgements import head_report_of, read_judgements
     from training.policy import count_parameters
-    from training.run import read_run
+    from training.run import read_origin, read_run
 
-    config = read_run(run)
+    config, origin, judgements = read_run(run), read_origin(run), read_judgements(run)
+    codes = [origin.get('code'), *origin.get('resumed_with', [])]
     return {
+        'commit': ', '.join(codes) if all(codes) else None,
         'controller': config.model,
         'model': config.model,
         'heads': config.heads,
@@ -121,6 +127,9 @@ def describe(trial: Trial) -> dict[str, Any]:
         'learned_on': config.controller,
         'seed': config.seed,
         'num_parameters': count_parameters(run),
+        'training': origin,
+        'head_report': head_report_of(judgements),
+        'judgements': judgements,
     }
 
 
@@ -151,7 +160,7 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
 
     `moved` is the share of steps in which the shield moved the proposal, `z = 0` the RMSE of the
     twin without memory, `memory` the share of the baseline's error that vanishes when it is told
-    z, and `lost` the number of diverged rollouts.
+    z, and `lost` the number of rollouts that lost their reference.
     """
     table = Table(
         title=f'Tracking RMSE in rad on the {records[0]["plant"]} plant',
@@ -176,7 +185,7 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
             f'{100.0 * r["shield_activation"]:.1f} %',
             _text(r['rmse_without_memory'], 4),
             f'{_text(r["memory_share_percent"], 0)} %',
-            str(r['num_diverged']),
+            str(r['num_lost']),
         )
     console.print(table)
 

@@ -39,19 +39,21 @@ from metactl_ros.control.loop import ControlLoop
 from metactl_ros.errors import MetactlError
 from metactl_ros.evaluation.rollout import run_episode, without_warmup
 from metactl_ros.plant.rk4_arm import Rk4Arm
-from metactl_ros.policy.bundle import Bundle, BundleError, GOLDEN_TOLERANCE, load_bundle
+from metactl_ros.policy.bundle import Bundle, BundleError, load_bundle
 from metactl_ros.policy.card import write_card
 from metactl_ros.policy.contract import Contract, hash_of, SCHEMA_VERSION, token_scales
 from metactl_ros.policy.onnx_policy import INPUT, OnnxPolicy, OUTPUT, PolicyShape
 from metactl_ros.policy.sealed import write_sealed
+from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array
 from metactl_ros.task import draw_evaluation
 from training.arguments import complain
+from training.checkpoint import load_network
+from training.collapsed_attention import CausalBlock
 from training.folded_attention import FoldedAttention
 from training.networks import MIN_FEATURES, ShallowAttention
-from training.run import DAMAGED, read_run, RunConfig, RunError
-from training.shielded_sac import ShieldedSAC
+from training.run import read_run, RunConfig, RunError
 
 OPSET = 20
 """Of ONNX; the first with GELU."""
@@ -114,6 +116,29 @@ class SingleGru(nn.Module):
         return (last.transpose(0, 1).double(),)
 
 
+class StaticCausalBlock(nn.Module):
+    """A `CausalBlock` whose mask is a constant.
+
+    torch would export its attention as operators that compute shapes at run time; a bundle may
+    have none.
+    """
+
+    mask: torch.Tensor
+
+    def __init__(self, block: CausalBlock, num_rows: int) -> None:
+        super().__init__()
+        self.block = block
+        later = torch.full((num_rows, num_rows), -torch.inf, dtype=torch.float64)
+        self.register_buffer('mask', later.triu(1))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        """Return h of the next layer, shape (B, W, d)."""
+        query, key, value = self.block.split(h)  # (B, K, W, d_k) each
+        scores = query @ (key * self.block.attention.head_dim**-0.5).mT  # (B, K, W, W)
+        outputs = ((scores + self.mask).softmax(-1) @ value).transpose(1, 2).flatten(2)
+        return self.block.feed_forward(h + self.block.attention.out_proj(outputs))
+
+
 class ExportedActor(nn.Module):
     """The deterministic actor: windows (B, W, F) to actions (B, m), float32 at both ends."""
 
@@ -126,6 +151,9 @@ class ExportedActor(nn.Module):
                     setattr(parent, name, SingleGelu(child))
                 elif isinstance(child, nn.GRU):
                     setattr(parent, name, SingleGru(child))
+                elif isinstance(child, CausalBlock):
+                    num_rows = exact.features_extractor.config.window
+                    setattr(parent, name, StaticCausalBlock(child, num_rows))
         self.extractor = exact.features_extractor
         if isinstance(self.extractor, ShallowAttention):
             self.extractor = FoldedAttention(self.extractor)
@@ -198,13 +226,7 @@ class TrainedRun(NamedTuple):
 def read_trained(folder: Path) -> TrainedRun:
     """Return a finished run."""
     config = read_run(folder)
-    path = folder / 'model.zip'
-    if not path.is_file():
-        raise RunError(f'{path}: not there; finish the run with training.train --resume {folder}')
-    try:
-        actor: Any = ShieldedSAC.load(path, device='cpu').policy.actor
-    except DAMAGED as error:
-        raise RunError(f'{path}: damaged ({error}); train it again.') from error
+    actor: Any = load_network(folder).actor
     content = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
     num_extra = actor.features_extractor.config.num_features - MIN_FEATURES
     try:

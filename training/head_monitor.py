@@ -2,14 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""What each head does while it is trained, and how the gains answer to the payload estimate.
 
-Behind the one block of `incrt` and `attention` the summary of a window is a sum of K + 1 terms,
+Behind the attention of a layer the stream of a window is a sum of K + 1 terms,
 
-    s = sum_k c_k + r     c_k = W_o[:, block k] output_k     r = h of the last token + bias of W_o
+    s = sum_k c_k + r     c_k = W_o[:, block k] output_k     r = h before the layer + bias of W_o
 
-and the action is a(s). So the derivative by p_hat, moved in all rows at once as it is constant
-over an episode, is a sum over the same terms, and head k has its own part of it:
+and all that follows, other layers included, reads s alone: the action is a(s). So the derivative
+by p_hat, moved in all rows at once as it is constant over an episode, is a sum over the same
+terms, and head k of the layer has its own part of it:
 
     da / dp_hat = sum_k (da/ds) dc_k/dp_hat + (da/ds) dr/dp_hat
+
+That holds for the one layer of `incrt` and `attention` and for every layer of the deep networks,
+whose s has all W tokens but in the last layer, where only the last token is computed. Parts sum up
+to the whole within a layer, not over layers: a way through a head of the first and one of the
+second layer counts in both. Entropy and share are those of the last token, in every layer.
 
 An action is a gain before the shield, -1 and 1 being the ends of its range (`gain_map`). All
 derivatives are exact. No random generator is used and no `.grad` is written, so training goes on
@@ -34,8 +40,8 @@ from torch.nn.attention import sdpa_kernel, SDPBackend
 from metactl_ros.arm import NUM_JOINTS
 from metactl_ros.control.context_window import feature_names
 from metactl_ros.signals import Array
-from training.collapsed_attention import AttentionBlock
-from training.networks import ShallowAttention, WindowExtractor
+from training.collapsed_attention import AttentionBlock, CausalBlock, Heads
+from training.networks import DeepAttention, ShallowAttention, WindowExtractor
 from training.replay_buffer import WindowReplayBuffer
 
 PAYLOAD = feature_names(('',) * NUM_JOINTS).index('payload_estimate_kg')
@@ -43,10 +49,13 @@ IDLE_BELOW = 0.1
 """Output share of an idle head, as a part of the equal share 1 / K."""
 SPAN, STRIDE = 2560, 10
 """Every tenth of the newest transitions: 256 windows out of five episodes."""
+AT_ONCE = 64
+"""Windows whose derivatives are computed together."""
+BY_HEAD = ('gradient_norm', 'entropy', 'output_share', 'payload_sensitivity')
 
 
 class HeadReport(NamedTuple):
-    """One number per head, shape (K,), over a batch of windows."""
+    """Of one layer: one number per head, shape (K,), over a batch of windows."""
 
     gradient_norm: Array
     """Of its rows of W_q, W_k, W_v and their biases, and its columns of W_o; NaN before any."""
@@ -65,25 +74,91 @@ class HeadReport(NamedTuple):
         return int(np.sum(self.output_share < IDLE_BELOW / len(self.output_share)))
 
 
+class Layer(NamedTuple):
+    """One attention layer of an extractor, and what is before and behind it."""
+
+    block: AttentionBlock
+    heads: Callable[[torch.Tensor], Heads]
+    """From observations, (B, W F), to what the heads do for the last token."""
+    terms: Callable[[torch.Tensor], torch.Tensor]
+    """From observations to c_1 ... c_K and r, shape (B, K + 1, d) or (B, K + 1, W, d)."""
+    onward: Callable[[torch.Tensor], torch.Tensor]
+    """From s, shape (B, d) or (B, W, d), to the summary, shape (B, d)."""
+
+
+def layers_of(extractor: WindowExtractor) -> list[Layer]:
+    """Return the attention layers of an extractor, the first one first; none of other models."""
+    if isinstance(extractor, ShallowAttention):
+        return [_shallow_layer(extractor)]
+    if isinstance(extractor, DeepAttention):
+        return [_deep_layer(extractor, index) for index in range(len(extractor.blocks))]
+    return []
+
+
+def _shallow_layer(extractor: ShallowAttention) -> Layer:
+    block = extractor.block
+
+    def terms(observations: torch.Tensor) -> torch.Tensor:
+        last = extractor.embedding.last(extractor.to_tokens(observations))
+        return _terms(block, extractor.attend(observations).outputs, last)
+
+    return Layer(block, extractor.attend, terms, block.feed_forward)
+
+
+def _deep_layer(extractor: DeepAttention, index: int) -> Layer:
+    before, block = extractor.blocks[:index], extractor.blocks[index]
+    behind = extractor.blocks[index + 1 :]
+    assert isinstance(block, AttentionBlock)
+
+    def stream(observations: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = before(extractor.embedding(extractor.to_tokens(observations)))
+        return h  # (B, W, d)
+
+    def terms(observations: torch.Tensor) -> torch.Tensor:
+        h = stream(observations)
+        if isinstance(block, CausalBlock):
+            return _terms(block, block.outputs(h), h)
+        return _terms(block, block.attend_last(h).outputs, h[:, -1])
+
+    def onward(s: torch.Tensor) -> torch.Tensor:
+        summary: torch.Tensor = behind(block.feed_forward(s))
+        return summary
+
+    return Layer(block, lambda x: block.attend_last(stream(x)), terms, onward)
+
+
+def _terms(block: AttentionBlock, outputs: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    """Return what each head adds to h, then r, (B, K + 1, ..., d), of outputs (B, ..., K, d_k)."""
+    out = block.attention.out_proj
+    added = torch.einsum('dkc,b...kc->bk...d', block.by_head(out.weight), outputs)
+    return torch.cat([added, (h + out.bias).unsqueeze(1)], dim=1)
+
+
 @torch.no_grad()
-def inspect_heads(actor: Actor, observations: torch.Tensor) -> HeadReport | None:
-    """Return what the heads do on observations, shape (B, W F); None if they are not collapsed.
+def inspect_heads(actor: Actor, observations: torch.Tensor) -> list[HeadReport]:
+    """Return what the heads of each layer do on observations, shape (B, W F); none has none.
 
     The gradient is that of the last update of the actor, which training leaves in place.
     """
     extractor = actor.features_extractor
-    if not isinstance(extractor, ShallowAttention):
-        return None
-    weights = extractor.attend(observations).weights  # (B, K, W)
+    assert isinstance(extractor, WindowExtractor)
+    return [_inspect(actor, extractor, layer, observations) for layer in layers_of(extractor)]
+
+
+def _inspect(
+    actor: Actor, extractor: WindowExtractor, layer: Layer, observations: torch.Tensor
+) -> HeadReport:
+    weights, outputs = layer.heads(observations)  # (B, K, W), (B, K, d_k)
     entropy = torch.special.entr(weights).sum(-1).mean(0) / math.log(max(weights.shape[-1], 2))
-    norms = summary_terms(extractor, observations)[:-1].norm(dim=-1)  # (K, B)
+    added = _terms(layer.block, outputs, torch.zeros_like(outputs.flatten(1)))[:, :-1]
+    norms = added.norm(dim=-1)  # (B, K)
     tiny = torch.finfo(norms.dtype).tiny
-    parts = payload_derivative_by_term(actor, extractor, observations)  # (K + 1, B, m)
-    *by_head, residual = parts.abs().mean((1, 2)).tolist()
+    parts = payload_derivative_by_term(actor, extractor, layer, observations)  # (B, K + 1, m)
+    *by_head, residual = parts.abs().mean((0, 2)).tolist()
     return HeadReport(
-        gradient_norm=gradient_norms(extractor.block),
+        gradient_norm=gradient_norms(layer.block),
         entropy=_array(entropy),
-        output_share=_array((norms / norms.sum(0).clamp_min(tiny)).mean(1)),
+        output_share=_array((norms / norms.sum(1, keepdim=True).clamp_min(tiny)).mean(0)),
         payload_sensitivity=np.array(by_head),
         residual_sensitivity=residual,
     )
@@ -105,27 +180,20 @@ def payload_derivative(actor: Actor, observations: torch.Tensor) -> torch.Tensor
 
 @torch.no_grad()
 def payload_derivative_by_term(
-    actor: Actor, extractor: ShallowAttention, observations: torch.Tensor
+    actor: Actor, extractor: WindowExtractor, layer: Layer, observations: torch.Tensor
 ) -> torch.Tensor:
-    """Return the heads' parts of da / dp_hat, then that of r, 1 / kg, shape (K + 1, B, m)."""
+    """Return the parts of a layer's heads of da / dp_hat, then of r, 1 / kg, (B, K + 1, m)."""
     direction = payload_direction(extractor, observations)
-    terms = summary_terms(extractor, observations)  # (K + 1, B, d)
-    moves = _derivative(lambda x: summary_terms(extractor, x), observations, direction)
+    terms = layer.terms(observations)  # (B, K + 1, ..., d)
+    moves = _derivative(layer.terms, observations, direction)
 
-    def action(summary: torch.Tensor) -> torch.Tensor:
-        features = functional.relu(extractor.project(extractor.final_norm(summary)))
-        return _action(actor, features)
+    def action(s: torch.Tensor) -> torch.Tensor:
+        summary = extractor.final_norm(layer.onward(s))
+        return _action(actor, functional.relu(extractor.project(summary)))
 
-    return _derivative(action, terms.sum(0).expand_as(moves), moves)
-
-
-def summary_terms(extractor: ShallowAttention, observations: torch.Tensor) -> torch.Tensor:
-    """Return what each head adds to the summary, then the residual, shape (K + 1, B, d)."""
-    heads, out = extractor.attend(observations), extractor.block.attention.out_proj
-    by_head = out.weight.reshape(len(out.weight), *heads.outputs.shape[1:])  # (d, K, d_k)
-    added = torch.einsum('dkc,bkc->kbd', by_head, heads.outputs)  # (K, B, d)
-    residual = extractor.embedding.last(extractor.to_tokens(observations)) + out.bias  # (B, d)
-    return torch.cat([added, residual.unsqueeze(0)])
+    s = terms.sum(1, keepdim=True).expand_as(moves).flatten(0, 1)  # (B (K + 1), ..., d)
+    parts = _derivative(action, s, moves.flatten(0, 1))
+    return parts.reshape(*moves.shape[:2], -1)
 
 
 def gradient_norms(block: AttentionBlock) -> Array:
@@ -160,25 +228,33 @@ def recent_observations(buffer: WindowReplayBuffer) -> torch.Tensor:
     return buffer._get_samples((buffer.pos - 1 - back) % buffer.buffer_size).observations
 
 
-def record_heads(logger: Logger, report: HeadReport) -> None:
-    """Log a report: heads/0/gradient_norm and so on, and what concerns all heads."""
-    logger.record('heads/num_idle', report.num_idle)
-    logger.record('heads/residual/payload_sensitivity', report.residual_sensitivity)
-    for head in range(len(report.entropy)):
-        for name in ('gradient_norm', 'entropy', 'output_share', 'payload_sensitivity'):
-            logger.record(f'heads/{head}/{name}', float(getattr(report, name)[head]))
+class ActorReport(NamedTuple):
+    """How the gains answer to the payload estimate, and what the heads do; of any model."""
+
+    sensitivity: Array
+    """Mean of |da / dp_hat| of each action, 1 / kg, shape (m,)."""
+    layers: list[HeadReport]
+    """The first layer first; empty for a model without heads."""
 
 
-def record_actor(logger: Logger, actor: Actor, buffer: WindowReplayBuffer) -> None:
-    """Log the sensitivity of each action, in the order of the gains, and the heads if any."""
+def inspect_actor(actor: Actor, buffer: WindowReplayBuffer) -> ActorReport:
+    """Return what an actor does on the newest observations of its training."""
     observations = recent_observations(buffer)
     sensitivity = payload_sensitivity(actor, observations)
-    logger.record('payload_sensitivity/mean', float(sensitivity.mean()))
-    for action, value in enumerate(sensitivity):
+    return ActorReport(sensitivity, inspect_heads(actor, observations))
+
+
+def record_actor(logger: Logger, found: ActorReport) -> None:
+    """Log a report: heads/LAYER/HEAD/gradient_norm and so on, layers and heads from 0 on."""
+    logger.record('payload_sensitivity/mean', float(found.sensitivity.mean()))
+    for action, value in enumerate(found.sensitivity):
         logger.record(f'payload_sensitivity/{action}', float(value))
-    report = inspect_heads(actor, observations)
-    if report is not None:
-        record_heads(logger, report)
+    for layer, report in enumerate(found.layers):
+        logger.record(f'heads/{layer}/num_idle', report.num_idle)
+        logger.record(f'heads/{layer}/residual_sensitivity', report.residual_sensitivity)
+        for name in BY_HEAD:
+            for head, value in enumerate(getattr(report, name)):
+                logger.record(f'heads/{layer}/{head}/{name}', float(value))
 
 
 def _action(actor: Actor, features: torch.Tensor) -> torch.Tensor:
@@ -190,12 +266,12 @@ def _action(actor: Actor, features: torch.Tensor) -> torch.Tensor:
 def _derivative(
     function: Callable[[torch.Tensor], torch.Tensor], point: torch.Tensor, direction: torch.Tensor
 ) -> torch.Tensor:
-    """Return the derivative of a function at a point in a direction, exactly."""
+    """Return the derivative of a function at points in directions, batch first, exactly."""
     # By differentiating twice, which fused attention and cuDNN's GRU cannot; plain kernels can.
+    # Part by part, as plain attention keeps (B, K, W, W) many times.
+    parts = zip(*(torch.split(each, AT_ONCE) for each in (point, direction)), strict=True)
     with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
-        _, moved = jvp(function, point, direction)  # type: ignore[no-untyped-call]
-    derivative: torch.Tensor = moved
-    return derivative
+        return torch.cat([jvp(function, *part)[1] for part in parts])  # type: ignore[no-untyped-call]
 
 
 def _array(values: torch.Tensor) -> Array:

@@ -11,13 +11,13 @@ import torch
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.evaluation.metrics import tracking_rmse
-from metactl_ros.evaluation.rollout import Policy, run_episode, without_warmup
+from metactl_ros.evaluation.rollout import for_learning, Policy, run_episode
 from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array
 from metactl_ros.task import draw_evaluation
-from training.run import read_run, RunError
-from training.shielded_sac import ShieldedSAC
+from training.checkpoint import load_network
+from training.run import read_run
 
 JUDGE_SEED = 7
 JUDGE_ROLLOUTS = 4
@@ -42,19 +42,12 @@ def network_policy(network: Any) -> Policy:
 def load_policy(run: Path) -> tuple[int, Policy]:
     """Return the window length and the deterministic policy of a finished run."""
     torch.set_num_threads(1)
-    return read_run(run).window, network_policy(_load(run).policy)
+    return read_run(run).window, network_policy(load_network(run))
 
 
 def count_parameters(run: Path) -> int:
     """Return how many parameters the networks of a run have: actor, critic and target."""
-    return sum(parameter.numel() for parameter in _load(run).policy.parameters())
-
-
-def _load(run: Path) -> ShieldedSAC:
-    path = run / 'model.zip'
-    if not path.is_file():
-        raise RunError(f'{path}: not there; finish the run with training.train --resume {run}')
-    return ShieldedSAC.load(path, device='cpu')
+    return sum(parameter.numel() for parameter in load_network(run).parameters())
 
 
 def mean_rmse(settings: Settings, run: Any, policy: Policy | None) -> float:
@@ -63,7 +56,7 @@ def mean_rmse(settings: Settings, run: Any, policy: Policy | None) -> float:
     Cheap enough to be asked during training; a full evaluation is training.evaluate.
     """
     context = replace(settings.controller.context, num_rows=run.window)
-    controller = replace(without_warmup(settings.controller), context=context)
+    controller = replace(for_learning(settings.controller), context=context)
     loop = ControlLoop(settings.arm, controller)
     plant = Rk4Arm(settings.arm, settings.plant.friction, controller.law.rate_hz)
 

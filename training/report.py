@@ -188,7 +188,7 @@ def _text(value: float | None, form: str, absent: str = '-') -> str:
 
 def run_facts(report: Report) -> list[dict[str, Any]]:
     """Return one row per run, failed ones among them."""
-    names = ('seed', 'rmse', 'baseline_rmse', 'delta_percent', 'num_diverged')
+    names = ('seed', 'rmse', 'baseline_rmse', 'delta_percent', 'num_lost')
     return [
         {'tau_z': run.record['tau_z'], 'architecture': run.label}
         | {name: run.record[name] for name in names}

@@ -1,26 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training run on disk: what it was asked for, and checkpoints from which it goes on exactly.
+"""A training run: what it is asked for, `RUN/config.json`, and what is made from that.
 
-    RUN/config.json            written before the first step
-    RUN/checkpoints/STEPS/     complete or absent: written under another name, then renamed
-        model.zip              networks, optimisers, entropy, beta, counters (stable-baselines3)
-        replay.npz             the replay buffer
-        rest.pkl               the environment in mid-episode, and every random generator
+    RUN/config.json            written before the first step; resumed_with: other code since then
 
-Checkpoints contain pickles and are for the machine that trains; a robot loads a policy bundle.
+`checkpoint.py` has the rest of a run directory.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 import json
-import os
 from pathlib import Path
-import pickle
-import random
-import shutil
 from typing import Any, Literal
-import zipfile
 
 import numpy as np
 import torch
@@ -28,7 +19,7 @@ import torch
 from metactl_ros.config import build, require_not_negative, require_positive
 from metactl_ros.control.context_window import feature_names, Tokens
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.evaluation.result_file import provenance, write_json
+from metactl_ros.evaluation.result_file import code_of_checkout, provenance, write_json
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.rivals import observer_gains, on_observer
 from metactl_ros.settings import load_file, Settings
@@ -36,19 +27,6 @@ from training.env import ArmEnv, EnvSettings
 from training.networks import make_policy_kwargs, Model, NetworkConfig
 from training.replay_buffer import WindowReplayBuffer
 from training.shielded_sac import ShieldedSAC
-
-# What reading a damaged checkpoint raises: the file system, zip, NumPy, pickle, and the asserts of
-# stable-baselines3.
-DAMAGED = (
-    OSError,
-    ValueError,
-    KeyError,
-    EOFError,
-    AssertionError,
-    zipfile.BadZipFile,
-    pickle.UnpicklingError,
-)
-
 
 # Of an actor that begins at a given action: the largest entry, how much its answer depends on
 # what it sees, and the logarithm of its exploration's standard deviation.
@@ -236,97 +214,41 @@ def begin_run(folder: Path, settings: Settings, run: RunConfig) -> None:
     write_json(folder / 'config.json', {'run': asdict(run), **provenance(settings)})
 
 
+def note_code(folder: Path) -> None:
+    """Write to the configuration of a run that other code goes on with it, if that is so."""
+    content = _read_config(folder)
+    code, others = code_of_checkout(), content.get('resumed_with', [])
+    if code not in (content.get('code'), *others):
+        write_json(folder / 'config.json', content | {'resumed_with': [*others, code]})
+
+
 def read_run(folder: Path) -> RunConfig:
     """Return the configuration of a run directory."""
+    content = _read_config(folder)
+    return build(RunConfig, content.get('run'), str(folder / 'config.json'))
+
+
+def read_origin(folder: Path) -> dict[str, Any]:
+    """Return with what a run was trained: code, other code that went on, command, versions."""
+    content = _read_config(folder)
+    names = ('code', 'resumed_with', 'command', 'versions')
+    return {name: content[name] for name in names if name in content}
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / 'config.json'
     try:
-        content = json.loads(path.read_text(encoding='utf-8'))
+        content: dict[str, Any] = json.loads(path.read_text(encoding='utf-8'))
     except OSError as error:
         raise RunError(f'{folder}: not a run directory ({error}); train one first.') from None
     except json.JSONDecodeError as error:
         raise RunError(f'{path}: not valid JSON ({error}); the run cannot be used.') from None
-    return build(RunConfig, content.get('run'), str(path))
+    return content
 
 
-def save_checkpoint(folder: Path, model: ShieldedSAC) -> Path:
-    """Write a checkpoint of everything and remove older ones; a crash leaves the one before."""
-    target = folder / 'checkpoints' / f'{model.num_timesteps:08d}'
-    if target.exists():
-        return target
-    partial = target.with_name(f'.{target.name}.{os.getpid()}.partial')
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    model.save(partial / 'model.zip')
-    assert isinstance(model.replay_buffer, WindowReplayBuffer)
-    arrays: dict[str, Any] = {**model.replay_buffer.state()}
-    np.savez(partial / 'replay.npz', **arrays)
-    vector: Any = model.get_env()
-    rest = {'env': vector.envs[0], 'actions': model.action_space, 'random': _random_states()}
-    (partial / 'rest.pkl').write_bytes(pickle.dumps(rest))
-    for path in partial.iterdir():
-        _sync(path)
-    partial.rename(target)
-    _sync(target.parent)
-    for other in target.parent.iterdir():
-        if other != target:
-            shutil.rmtree(other, ignore_errors=True)
-    return target
-
-
-def save_result(folder: Path, model: ShieldedSAC) -> None:
-    """Write the trained model, complete or not at all."""
-    partial = folder / f'.model.{os.getpid()}.zip'
-    model.save(partial)
-    _sync(partial)
-    partial.rename(folder / 'model.zip')
-    _sync(folder)
-
-
-def load_checkpoint(folder: Path, run: RunConfig) -> ShieldedSAC:
-    """Return the learner in its environment, and set every random generator back."""
-    found = sorted(path for path in (folder / 'checkpoints').glob('[0-9]*') if path.is_dir())
-    if not found:
-        raise RunError(f'{folder}: has no checkpoint yet; start it again without --resume.')
-    newest = found[-1]
-    try:
-        rest = pickle.loads((newest / 'rest.pkl').read_bytes())
-        model = ShieldedSAC.load(
-            newest / 'model.zip', env=rest['env'], device=run.device, force_reset=False
-        )
-        with (newest / 'replay.npz').open('rb') as file, np.load(file) as arrays:
-            assert isinstance(model.replay_buffer, WindowReplayBuffer)
-            model.replay_buffer.restore(dict(arrays))
-    except DAMAGED as error:
-        raise RunError(
-            f'{newest}: the checkpoint is damaged ({error}); remove it and resume from another, '
-            'or start again.'
-        ) from error
-    model.action_space = rest['actions']  # with the generator of the random first steps
-    _restore_random_states(rest['random'])
-    return model
-
-
-def _random_states() -> dict[str, Any]:
-    return {
-        'python': random.getstate(),
-        'numpy': np.random.get_state(),  # noqa: NPY002 - stable-baselines3 draws from it
-        'torch': torch.get_rng_state(),
-        'cuda': torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def _restore_random_states(states: dict[str, Any]) -> None:
-    random.setstate(states['python'])
-    np.random.set_state(states['numpy'])  # noqa: NPY002 - stable-baselines3 draws from it
-    torch.set_rng_state(states['torch'])
-    if states['cuda']:
-        torch.cuda.set_rng_state_all(states['cuda'])
-
-
-def _sync(path: Path) -> None:
-    """Force a file or a folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def read_settings(folder: Path) -> Settings:
+    """Return the settings of a run directory: those of its training, not of today."""
+    path, content = folder / 'config.json', _read_config(folder)
+    if not isinstance(content.get('settings'), dict):
+        raise RunError(f"{path}: lacks 'settings'; train it again.")
+    return build(Settings, content['settings'], str(path))

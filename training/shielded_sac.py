@@ -41,6 +41,8 @@ class ShieldedSAC(SAC):
         """Step of beta per unit of distance, reward scale included; zero keeps beta at zero."""
         self.distance_target = distance_target
         self.beta = 0.0
+        self.shield_moved: list[bool] = []
+        """Whether the shield moved the proposal, of every step since the last judgement."""
         super().__init__(*args, **kwargs)
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:

@@ -35,7 +35,7 @@ FLAT_BELOW_PERCENT = 10.0
 """Range of the RMSE over payloads, in percent of its mean, of a run that does not see them."""
 
 TEXTS = ('controller', 'plant')
-COUNTS = ('num_parameters', 'num_rollouts_per_payload', 'num_steps', 'num_diverged')
+COUNTS = ('num_parameters', 'num_rollouts_per_payload', 'num_steps', 'num_lost')
 NUMBERS = ('tau_z', 'seed', *COUNTS)
 NULLABLE = ('rmse', 'baseline_rmse', 'delta_percent')
 OPTIONAL = ('heads', 'window')
@@ -192,6 +192,8 @@ def run_from(record: object, source: str) -> Run:
     """Return a run from a record as training.evaluate writes it; refuse anything else."""
     if not isinstance(record, dict):
         raise ConfigError(f'{source}: expected records of training.evaluate, found {record!r}')
+    if 'num_diverged' in record:  # its name in older files
+        record = {'num_lost': record['num_diverged']} | record
     missing = [n for n in (*TEXTS, *NUMBERS, *NULLABLE, *LISTS, 'settings') if n not in record]
     if missing:
         raise ConfigError(
@@ -376,8 +378,8 @@ def label_of(
     excuses a flat run; one that is not known does not.
     """
     record, delta = run.record, run.record['delta_percent']
-    if record['num_diverged']:
-        return 'diverged', f'{record["num_diverged"]:g} rollouts diverged'
+    if record['num_lost']:
+        return 'diverged', f'{record["num_lost"]:g} rollouts lost'
     if delta is None or delta > DIVERGED_ABOVE_PERCENT:
         return 'diverged', 'no RMSE' if delta is None else f'delta {delta:+.1f} %'
     if delta <= WEAK_ABOVE_PERCENT:

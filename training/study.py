@@ -4,12 +4,16 @@
 
 from dataclasses import dataclass, fields
 from itertools import product
+import math
 
-from metactl_ros.config import require_positive
+from metactl_ros.config import require_positive, shown
 from metactl_ros.errors import ConfigError
 from metactl_ros.plant.factory import PlantName
 from training.networks import Model, NetworkConfig
 from training.run import choose_device, load_presets, Presets, RunConfig
+
+MOST_RUNS = 10_000
+"""Of a study: a year on a machine of some tens of cores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +61,17 @@ def expand(study: Study) -> list[RunConfig]:
     presets, device = load_presets(), choose_device('auto')
     known = [field.name for field in fields(Presets)]
     runs: dict[str, RunConfig] = {}
-    for block in study.products:
-        lists = (block.presets, block.models, block.sizes, block.tau_z, block.seeds)
+    blocks = [
+        (block.presets, block.models, block.sizes, block.tau_z, block.seeds)
+        for block in study.products
+    ]
+    count = sum(math.prod(map(len, lists)) for lists in blocks)
+    if count > MOST_RUNS:
+        raise ConfigError(f'products: expected at most {MOST_RUNS} runs, found {count}.')
+    for lists in blocks:
         for preset, model, size, tau_z, seed in product(*lists):
             if preset not in known:
-                raise ConfigError(f'presets: expected one of {known}, found {preset!r}.')
+                raise ConfigError(f'presets: expected one of {known}, found {shown(preset)}.')
             NetworkConfig(model=model, heads=size.heads, window=size.window)
             run = RunConfig(
                 preset=preset,

@@ -9,15 +9,18 @@
     OUT/stop             while it is there no run goes on; Ctrl-C and SIGTERM create it
 
 A stopped sweep goes on when the same command is given again: finished runs are left alone, begun
-ones resume, failed ones are tried again. With `--engine ray` the runs are tasks of a Ray cluster
-whose machines share the checkout and OUT. Exit codes: 0 all done, 1 some failed, 2 wrong use,
-3 stopped and resumable.
+ones resume, failed ones are tried again. That holds however it ended: a run whose sweep is killed
+writes a checkpoint and ends, too. With `--collect DIR` each record is also written to
+DIR/NAME.json as soon as it is there. With `--engine ray` the runs are tasks of a Ray cluster whose
+machines share the checkout and OUT. Exit codes: 0 all done, 1 some failed, 2 wrong use, 3 stopped
+and resumable.
 """
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
+import ctypes
 from dataclasses import fields, replace
 import fcntl
 from importlib import import_module
@@ -38,6 +41,7 @@ from rich.live import Live
 from rich.table import Table
 
 from metactl_ros.errors import ConfigError, MetactlError, MissingDependency
+from metactl_ros.evaluation.result_file import write_json
 from metactl_ros.settings import load_file
 from training.arguments import complain, positive_count
 from training.report import load_runs
@@ -54,6 +58,10 @@ ENVIRONMENT = {
     'COLUMNS': '400',
     'PYTHONUNBUFFERED': '1',
 }
+LOCK_PATIENCE_S = 60.0
+"""How long a run of a sweep that was killed may take to write its checkpoint."""
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+LIBC = ctypes.CDLL(None)
 # What training.train says of its policy every few thousand steps.
 JUDGEMENT = re.compile(r'^ *(\d+) steps .* delta +([+-]\d+\.\d) %', re.MULTILINE)
 
@@ -100,10 +108,7 @@ def run_one(run: RunConfig, out: Path, rollouts: int) -> Status:
     folder, stop, code = out / 'runs' / run.name, out / 'stop', 0
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / 'log.txt').open('a', encoding='utf-8') as log:
-        try:
-            # Children inherit the lock with the log: while one lives, nobody else works here.
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock(log, stop):
             return Status('failed', reason='another process works on it; wait for it, or end it')
         if not zipfile.is_zipfile(folder / 'model.zip'):  # absent, or cut short by a crash
             code = call(train_command(run, folder), log, stop)
@@ -115,6 +120,18 @@ def run_one(run: RunConfig, out: Path, rollouts: int) -> Status:
         return Status('stopped', *progress_of(folder))
     said = [f'killed by signal {-code}'] if code < 0 else tail_of(folder).split('\n')
     return Status('failed', *progress_of(folder), reason=[s for s in said if s.strip()][-1])
+
+
+def _lock(log: TextIO, stop: Path) -> bool:
+    """Return whether nobody else works where this log is, as children inherit the lock with it."""
+    deadline_s = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() > deadline_s or stop.exists():
+            return False
+        time.sleep(0.1)
 
 
 def train_command(run: RunConfig, folder: Path) -> list[str]:
@@ -145,7 +162,8 @@ def call(arguments: Sequence[str], log: TextIO, stop: Path) -> int:
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C reaches the sweep alone; SIGTERM the whole evaluation
+        start_new_session=True,  # Ctrl-C reaches the sweep alone
+        preexec_fn=_end_with_sweep,
     ) as child:
         try:
             while child.poll() is None and not stop.exists():
@@ -155,6 +173,11 @@ def call(arguments: Sequence[str], log: TextIO, stop: Path) -> int:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGTERM)
     return child.returncode
+
+
+def _end_with_sweep() -> None:
+    """Let the kernel send SIGTERM to this process when its sweep ends, even by SIGKILL."""
+    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def num_steps_saved(folder: Path) -> int:
@@ -211,7 +234,12 @@ ENGINES = {'local': local_engine, 'ray': ray_engine}
 
 
 def sweep(
-    runs: Sequence[RunConfig], out: Path, rollouts: int, engine: Engine, console: Console
+    runs: Sequence[RunConfig],
+    out: Path,
+    rollouts: int,
+    engine: Engine,
+    console: Console,
+    collect: Path | None = None,
 ) -> dict[str, Status]:
     """Work off the runs that are not finished; return where each of them stands, by name."""
     (submit, jobs), stop = engine, out / 'stop'
@@ -223,6 +251,8 @@ def sweep(
 
     def note(name: str, status: Status) -> None:
         board[name] = status
+        if collect and status.state == 'done' and (found := result_of(named[name], out, rollouts)):
+            write_json(collect / f'{name}.json', found.record)
         if not console.is_terminal or status.state == 'failed':
             row = (*cells(name, status, named[name]), status.reason)
             console.out(*(cell for cell in row if cell not in ('', '-')))
@@ -283,7 +313,7 @@ def run_study(
     out, runs = out.resolve(), expand(study)
     require_same_runs(runs, out)
     with ENGINES[args.engine](args.jobs) as engine:
-        board = sweep(runs, out, study.rollouts, engine, console)
+        board = sweep(runs, out, study.rollouts, engine, console, args.collect)
     Console().print(table_of(board, {run.name: run for run in runs}))
     results = {r.name: found for r in runs if (found := result_of(r, out, study.rollouts))}
     states = {status.state for status in board.values()}
@@ -294,6 +324,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what says how a study is run, rather than what it is."""
     parser.add_argument('--engine', choices=ENGINES, default='local', help='(%(default)s)')
     parser.add_argument('--jobs', type=positive_count, help='runs at a time (default: all cores)')
+    parser.add_argument(
+        '--collect', type=Path, metavar='DIR', help='also write each record to DIR/NAME.json'
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

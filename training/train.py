@@ -4,9 +4,9 @@
 
     python -m training.train --preset paper --model incrt --heads 7 --window 50 --tau-z 2 --seed 42
 
-The run directory holds the resolved configuration before the first step, checkpoints, TensorBoard
-logs and the trained model. SIGTERM or Ctrl-C writes a checkpoint and ends; `--resume` goes on from
-the last one exactly as if nothing had happened.
+The run directory holds the resolved configuration before the first step, checkpoints, judgements
+of the policy on its way, TensorBoard logs and the trained model. SIGTERM or Ctrl-C writes a
+checkpoint and ends; `--resume` goes on from the last one exactly as if nothing had happened.
 """
 
 import argparse
@@ -36,21 +36,21 @@ from metactl_ros.evaluation.metrics import delta_percent
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.settings import load_settings, Settings
 from training.arguments import complain
-from training.head_monitor import record_actor
+from training.checkpoint import load_checkpoint, save_checkpoint, save_result
+from training.head_monitor import inspect_actor, record_actor
+from training.judgements import judgement_of, Judgements
 from training.policy import mean_rmse, network_policy
 from training.run import (
     begin_run,
     choose_device,
-    load_checkpoint,
     load_presets,
     make_env,
     make_model,
+    note_code,
     Presets,
     read_run,
     RunConfig,
     RunError,
-    save_checkpoint,
-    save_result,
     settings_of,
 )
 
@@ -62,18 +62,23 @@ class Watch(BaseCallback):
     """Shows progress, judges the policy now and then, and writes checkpoints.
 
     Checkpoints are written at the start of a rollout, when the last transition is stored and the
-    networks are updated: the one moment at which nothing is under way.
+    networks are updated: the one moment at which nothing is under way. A judgement that is due
+    comes before, so that a run that goes on from there need not repeat it without its gradient.
     """
 
     def __init__(
-        self, folder: Path, settings: Settings, run: RunConfig, progress: Progress
+        self,
+        folder: Path,
+        settings: Settings,
+        run: RunConfig,
+        progress: Progress,
+        judgements: Judgements,
     ) -> None:
         super().__init__()
         self._folder, self._settings, self._run = folder, settings, run
-        self._progress = progress
+        self._progress, self._judgements = progress, judgements
         self._bar = progress.add_task('training', total=run.steps, delta='   -  ')
         self._began_at = self._saved_at = time.monotonic()
-        self._moved: list[bool] = []
         self._baseline: float | None = None
         self.must_stop = False
         self._may_stop = False
@@ -83,18 +88,19 @@ class Watch(BaseCallback):
         self.must_stop = True
 
     def _on_rollout_start(self) -> None:
+        if self.num_timesteps % JUDGE_EVERY_STEPS == 0 and self.num_timesteps:
+            self.judge()
         is_due = time.monotonic() - self._saved_at > CHECKPOINT_EVERY_S
         if self.must_stop or is_due:
             self.save()
             self._may_stop = self.must_stop
-        if self.num_timesteps % JUDGE_EVERY_STEPS == 0 and self.num_timesteps:
-            self._judge()
 
     def _on_step(self) -> bool:
         self._progress.update(self._bar, completed=self.num_timesteps)
         info = self.locals['infos'][0]
         self.logger.record_mean('shield/activation', float(info['was_moved']))
-        self._moved.append(bool(info['was_moved']))
+        model: Any = self.model
+        model.shield_moved.append(bool(info['was_moved']))
         for name, value in info['reward_terms'].items():
             self.logger.record_mean(f'reward/{name}', value)
         return not self._may_stop  # only after a checkpoint: the step under way is not stored yet
@@ -105,18 +111,32 @@ class Watch(BaseCallback):
         save_checkpoint(self._folder, model)
         self._saved_at = time.monotonic()
 
-    def _judge(self) -> None:
-        """Evaluate the policy on a few rollouts of the RK4 plant; no random generator is used."""
+    def judge(self) -> None:
+        """Judge the policy as it is, unless that is done; no random generator is used."""
+        if self._judgements.has(self.num_timesteps):
+            return
         if self._baseline is None:
             self._baseline = mean_rmse(self._settings, self._run, None)
-        policy = network_policy(self.model.policy)
-        delta = delta_percent(mean_rmse(self._settings, self._run, policy), self._baseline)
-        self.logger.record('judge/delta_percent', delta)
-        self._progress.update(self._bar, delta=f'{delta:+.1f} %')
         model: Any = self.model
-        record_actor(self.logger, model.actor, model.replay_buffer)
-        share = 100.0 * sum(self._moved) / max(len(self._moved), 1)
-        self._moved.clear()
+        policy = network_policy(model.policy)
+        delta = delta_percent(mean_rmse(self._settings, self._run, policy), self._baseline)
+        share = 100.0 * sum(model.shield_moved) / max(len(model.shield_moved), 1)
+        model.shield_moved.clear()
+        found = inspect_actor(model.actor, model.replay_buffer)
+        self._judgements.add(
+            judgement_of(
+                step=self.num_timesteps,
+                delta_percent=delta,
+                shield_moved_percent=share,
+                beta=model.beta,
+                entropy_weight=float(model.log_ent_coef.detach().exp()),
+                actor=found,
+            )
+        )
+        self.logger.record('judge/delta_percent', delta)
+        record_actor(self.logger, found)
+        self.logger.dump(self.num_timesteps)  # now: the next dump is hundreds of steps away
+        self._progress.update(self._bar, delta=f'{delta:+.1f} %')
         self._progress.console.print(
             f'{self.num_timesteps:6d} steps {time.monotonic() - self._began_at:6.0f} s  '
             f'delta {delta:+6.1f} %  shield moved {share:5.1f} %  beta {model.beta:.3g}',
@@ -131,6 +151,7 @@ def train(
     torch.set_num_threads(1)
     if resume:
         model = load_checkpoint(folder, run)
+        note_code(folder)
     else:
         begin_run(folder, settings, run)
         model = make_model(settings, run, make_env(settings, run), folder / 'tensorboard')
@@ -143,7 +164,8 @@ def train(
         TextColumn('delta {task.fields[delta]}'),
     )
     with Progress(*columns, console=console) as progress:
-        watch = Watch(folder, settings, run, progress)
+        judgements = Judgements(folder, model.num_timesteps)
+        watch = Watch(folder, settings, run, progress, judgements)
         before = {
             name: signal.signal(name, watch.stop) for name in (signal.SIGTERM, signal.SIGINT)
         }
@@ -153,6 +175,7 @@ def train(
                 left, callback=watch, reset_num_timesteps=False, tb_log_name='sac', log_interval=4
             )
             if not watch.must_stop:
+                watch.judge()
                 watch.save()
                 save_result(folder, model)
         finally:

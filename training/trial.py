@@ -4,17 +4,18 @@
 
 from collections.abc import Sequence
 from concurrent.futures import as_completed, ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 import multiprocessing
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.metrics import tracking_rmse
-from metactl_ros.evaluation.rollout import Policy, run_episode, without_warmup
+from metactl_ros.evaluation.metrics import is_lost, tracking_rmse
+from metactl_ros.evaluation.rollout import for_learning, Policy, run_episode
 from metactl_ros.evaluation.twins import fixed_gain_twin, settings_of_twin, Twin
 from metactl_ros.plant.factory import make_plant, PlantName
 from metactl_ros.plant.protocol import Plant
@@ -62,6 +63,8 @@ class TrialResult:
     """Share of steps whose effort a limit changed."""
     shield_activation: Array
     """Share of steps whose proposal the shield moved or replaced."""
+    is_lost: NDArray[np.bool_]
+    """As `metrics.is_lost` says."""
 
 
 def run_trial(settings: Settings, trial: Trial) -> TrialResult:
@@ -103,22 +106,23 @@ def _run(
         peak_effort_nm=np.atleast_2d(np.abs(log.effort_nm).max(axis=0)),
         limited_share=np.atleast_1d(log.is_limited.any(axis=-1).mean(axis=0)),
         shield_activation=np.atleast_1d(log.was_moved.mean(axis=0)),
+        is_lost=np.atleast_1d(is_lost(log.q_desired_rad, log.true_q_rad)),
     )
 
 
 def _concatenate(results: list[TrialResult]) -> TrialResult:
-    return TrialResult(
-        rmse_rad=np.concatenate([result.rmse_rad for result in results]),
-        peak_effort_nm=np.concatenate([result.peak_effort_nm for result in results]),
-        limited_share=np.concatenate([result.limited_share for result in results]),
-        shield_activation=np.concatenate([result.shield_activation for result in results]),
-    )
+    names = [field.name for field in fields(TrialResult)]
+    return TrialResult(*(np.concatenate([getattr(r, name) for r in results]) for name in names))
 
 
 def run_trials(
     settings: Settings, trials: Sequence[Trial], num_jobs: int, console: Console
 ) -> list[TrialResult]:
-    """Run trials in a pool of processes under a progress bar; results in the order of trials."""
+    """Run trials under a progress bar; results in the order of trials.
+
+    More than one job means a pool of processes. One job means none: whoever ends this process
+    ends the work, and nothing is left behind that holds its files.
+    """
     columns = (
         TextColumn('{task.description}'),
         BarColumn(),
@@ -128,15 +132,15 @@ def run_trials(
     # spawn, not fork: a physics client must not be inherited.
     context = multiprocessing.get_context('spawn')
     results: dict[int, TrialResult] = {}
-    with (
-        Progress(*columns, console=console) as progress,
-        ProcessPoolExecutor(max_workers=num_jobs, mp_context=context) as pool,
-    ):
+    with Progress(*columns, console=console) as progress:
         bar = progress.add_task('rollouts', total=len(trials))
-        futures = {pool.submit(run_trial, settings, t): i for i, t in enumerate(trials)}
-        for future in as_completed(futures):
-            results[futures[future]] = future.result()
-            progress.advance(bar)
+        if num_jobs == 1:
+            return [run_trial(settings, trial) for trial in progress.track(trials, task_id=bar)]
+        with ProcessPoolExecutor(max_workers=num_jobs, mp_context=context) as pool:
+            futures = {pool.submit(run_trial, settings, t): i for i, t in enumerate(trials)}
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                progress.advance(bar)
     return [results[index] for index in range(len(trials))]
 
 
@@ -145,7 +149,7 @@ def rival_policy(settings: Settings, trial: Trial) -> tuple[ControlLoop, Policy]
     rival: Rival = getattr(load_rivals(trial.classical_file), trial.controller)
     is_told = trial.controller == 'oracle'
     truth = truth_of(settings.plant, trial.payload_kg, trial.tau_z_s) if is_told else None
-    controller, policy = make_classical(without_warmup(settings.controller), rival, truth)
+    controller, policy = make_classical(for_learning(settings.controller), rival, truth)
     assert policy is not None
     return ControlLoop(settings.arm, controller), policy
 
@@ -164,4 +168,4 @@ def trained_policy(settings: Settings, run: Path) -> tuple[ControlLoop, Policy]:
         controller = settings_of(settings, read_run(run)).controller
         window, policy = load_policy(run)
         controller = replace(controller, context=replace(controller.context, num_rows=window))
-    return ControlLoop(settings.arm, without_warmup(controller)), policy
+    return ControlLoop(settings.arm, for_learning(controller)), policy

@@ -27,15 +27,17 @@ from scipy.optimize import minimize  # type: ignore[import-untyped]
 from scipy.stats.qmc import Halton  # type: ignore[import-untyped]
 import yaml
 
+from metactl_ros.config import shown
 from metactl_ros.control.adaptive import SlotineLiSettings
 from metactl_ros.control.classical import EstimatorSettings
 from metactl_ros.control.disturbance import IntegralSettings, MomentumObserverSettings
 from metactl_ros.control.friction_observers import LugreSettings
-from metactl_ros.errors import MetactlError
+from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.evaluation.result_file import write_json
 from metactl_ros.rivals import Rival, RIVALS, same_for_joints
 from metactl_ros.settings import load_settings, Settings, share_directory
 from metactl_ros.signals import Array
+from metactl_ros.strict_yaml import read_yaml
 from training.arguments import complain
 from training.contest import play, Player
 from training.regimes import draw_cases, load_benchmark, Sensors, settings_in
@@ -197,7 +199,9 @@ def write_rivals(folder: Path, records: Sequence[Mapping[str, Any]], settings: S
     """Write a YAML file for each kind of sensors, over what was there for other rivals."""
     for sensors in sorted({record['tuned_for'] for record in records}):
         path = folder / f'{sensors}.yaml'
-        content = yaml.safe_load(path.read_text(encoding='utf-8')) if path.is_file() else {}
+        content = read_yaml(path) if path.exists() or path.is_symlink() else {}
+        if not isinstance(content, dict):
+            raise ConfigError(f'{path}: expected a table of rivals, found {shown(content)}.')
         for record in records:
             if record['tuned_for'] == sensors:
                 rival = rival_of(record['rival'], settings, record['found'])

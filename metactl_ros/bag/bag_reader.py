@@ -6,57 +6,38 @@
     a folder without                a recording that was not ended
     a file .mcap or .db3            without its folder
 
-MCAP is read from the front with all checksums on, until it ends or breaks; sqlite3, which has
-none, through `rosbags` after a check of its structure. What was lost, or may have been, is said.
+MCAP is read from the front with all checksums on, until it ends or breaks (`mcap_messages.py`);
+sqlite3, which has none, after a check of its structure (`sqlite_messages.py`). What was lost, or
+may have been, is said. Bags come from anywhere: no file is waited for, and none is a bomb.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-import sqlite3
-import struct
-from typing import Any, NamedTuple
-import zlib
+import stat
+from typing import Any
 
-import yaml
-
-from metactl_ros.errors import MetactlError, MissingDependency
+from metactl_ros.bag.raw_messages import BagError, Gathered, RawMessage
+from metactl_ros.config import MOST_TEXT, shown
+from metactl_ros.errors import ConfigError, MissingDependency
+from metactl_ros.regular_file import KINDS, read_at_most
+from metactl_ros.strict_yaml import MAX_BYTES, parse_yaml
 
 try:
-    from mcap.data_stream import ReadDataStream
-    from mcap.opcode import Opcode
-    from mcap.records import Channel, Chunk, DataEnd, Footer, Message, Schema, Statistics
-    from mcap.stream_reader import get_chunk_data_stream, StreamReader
-    from rosbags.rosbag2 import Reader
+    from metactl_ros.bag.mcap_messages import read_mcap
 except ImportError as error:
     raise MissingDependency(
-        "reading bags needs rosbags and mcap; run: pip install 'metactl_ros[sim]'"
+        "reading bags needs mcap; run: pip install 'metactl_ros[sim]'"
     ) from error
+from metactl_ros.bag.sqlite_messages import read_sqlite
+
+__all__ = ['BagContent', 'BagError', 'RawMessage', 'read_bag']
 
 SUFFIXES = ('.mcap', '.db3')
-LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
-"""The fast one, where PyYAML was built with it."""
-MESSAGE_HEAD = 22
-"""Bytes of a message record before its data."""
-FOOTER_END = 12
-"""Bytes at the end of a file that the checksum of the index does not cover: itself, and magic."""
-
-
-class BagError(MetactlError, RuntimeError):
-    """A bag cannot be used."""
-
-
-class RawMessage(NamedTuple):
-    """A message as it is in the bag."""
-
-    topic: str
-    type_name: str
-    """Such as sensor_msgs/msg/JointState."""
-    log_time_ns: int
-    data: bytes
-    """CDR."""
+NOT_COMPRESSED = ('', 'none', 'null', '~')
+MOST_PROBLEMS = 20
+"""Of the rest only the number is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,162 +60,120 @@ def read_bag(path: Path, is_wanted: Callable[[str], bool]) -> BagContent:
         is_wanted: Whether a topic is, by its full name.
 
     Raises:
-        BagError: If there is nothing that could be a bag.
+        BagError: If there is nothing that could be a bag, or it holds more than it can.
     """
     problems: list[str] = []
-    information = _read_information(path, problems) if path.is_dir() else None
-    messages: list[RawMessage] = []
-    counts: Counter[str] = Counter()
-    for file in _files(path, information, problems):
-        read = _read_mcap if file.suffix == '.mcap' else _read_sqlite
+    kind = _kind(path)
+    information = _read_information(path, problems) if kind == stat.S_IFDIR else None
+    files = _files(path, kind, information, problems)
+    gathered = Gathered(path, sum(map(_size, files)), is_wanted)
+    for file in files:
+        read = read_mcap if file.suffix == '.mcap' else read_sqlite
         try:
-            for message in read(file, problems):
-                counts[message.topic] += 1
-                if is_wanted(message.topic):
-                    messages.append(message)
+            read(file, gathered, problems)
+        except BagError:
+            raise
         except Exception as error:  # whatever a parser raises on broken bytes
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
             problems.append(
-                f'{file.name}: breaks off after {counts.total()} messages '
-                f'({type(error).__name__}: {error})'
+                f'{_cut(file.name)}: breaks off after {gathered.num_messages} messages '
+                f'({type(error).__name__}: {str(why)[:MOST_TEXT]})'
             )
     if information is not None:
-        expected = information.get('message_count')
-        if expected != counts.total():
-            problems.append(
-                f'metadata.yaml: says {expected} messages, {counts.total()} were found'
-            )
-    messages.sort(key=lambda message: message.log_time_ns)
-    return BagContent(messages, counts, tuple(problems))
+        expected, found = information.get('message_count'), gathered.num_messages
+        if expected != str(found):
+            problems.append(f'metadata.yaml: says {_cut(expected)} messages, {found} were found')
+    for topic, count in gathered.num_too_large.items():
+        problems.append(f'{_cut(topic)}: {count} messages are too large, left out')
+    if len(problems) > MOST_PROBLEMS:
+        problems[MOST_PROBLEMS:] = [f'and {len(problems) - MOST_PROBLEMS} problems more']
+    gathered.messages.sort(key=lambda message: message.log_time_ns)
+    return BagContent(gathered.messages, gathered.counts, tuple(problems))
+
+
+def _kind(path: Path) -> int:
+    """Return what is at a path, as stat has it; zero if nothing is."""
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except (OSError, ValueError):  # nothing, a loop of links, a name that none can have
+        return 0
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _cut(text: object) -> str:
+    """Return a text of a bag for a message: not too long, and nothing that steers a terminal."""
+    is_harmless = isinstance(text, str) and len(text) < MOST_TEXT and text.isprintable()
+    return str(text) if is_harmless else shown(text)
 
 
 def _read_information(folder: Path, problems: list[str]) -> dict[str, Any] | None:
-    """Return what metadata.yaml says, or None with a problem."""
+    """Return what metadata.yaml says, all in texts, or None with a problem."""
     file = folder / 'metadata.yaml'
-    if not file.is_file():
+    if not _kind(file):
         problems.append('metadata.yaml: is missing, the recording was not ended')
         return None
     try:
-        information = yaml.load(file.read_bytes(), Loader=LOADER)['rosbag2_bagfile_information']
-        stopped = (information.get('custom_data') or {}).get('stopped')
-    except Exception as error:  # as of a file that is damaged anywhere
-        problems.append(f'metadata.yaml: cannot be read ({type(error).__name__})')
+        content = parse_yaml(read_at_most(file, MAX_BYTES).decode('utf-8'), is_all_text=True)
+        information = content['rosbag2_bagfile_information']
+        compression = information.get('compression_mode', '')
+        custom = information.get('custom_data')
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        problems.append(f'metadata.yaml: cannot be read ({str(why)[:MOST_TEXT]})')
         return None
-    if information.get('compression_mode'):
+    except (LookupError, TypeError, AttributeError):  # a list or a text in place of a table
+        problems.append('metadata.yaml: cannot be read (it is not that of a bag)')
+        return None
+    if not isinstance(compression, str) or compression.lower() not in NOT_COMPRESSED:
         raise BagError(
-            f'{folder}: is compressed by {information.get("compression_format")}; convert it '
-            'with ros2 bag convert, or read its MCAP file compressed by chunks.'
+            f'{folder}: is compressed by {_cut(information.get("compression_format"))}; convert '
+            'it with ros2 bag convert, or read its MCAP file compressed by chunks.'
         )
-    if stopped:
-        problems.append(f'metadata.yaml: the recording stopped early ({stopped})')
+    if isinstance(custom, dict) and 'stopped' in custom:
+        problems.append(f'metadata.yaml: the recording stopped early ({_cut(custom["stopped"])})')
     return dict(information)
 
 
-def _files(path: Path, information: dict[str, Any] | None, problems: list[str]) -> list[Path]:
+def _files(
+    path: Path, kind: int, information: dict[str, Any] | None, problems: list[str]
+) -> list[Path]:
     """Return the files of a bag, in their order.
 
     Raises:
         BagError: If there are none.
     """
-    if path.is_file() and path.suffix in SUFFIXES:
+    if kind == stat.S_IFREG and path.suffix in SUFFIXES:
         return [path]
-    if not path.is_dir():
-        found = 'another file' if path.exists() else 'nothing'
+    if kind != stat.S_IFDIR:
+        found = KINDS.get(kind, 'another file') if kind else 'nothing'
         raise BagError(
             f'{path}: expected a bag, a folder or a file {" or ".join(SUFFIXES)}; found {found}.'
         )
-    present = sorted(
-        (file for file in path.iterdir() if file.suffix in SUFFIXES),
-        key=lambda file: (len(file.name), file.name),  # _10 is after _9
-    )
+    try:
+        present = sorted(
+            (file for file in path.iterdir() if file.suffix in SUFFIXES),
+            key=lambda file: (len(file.name), file.name),  # _10 is after _9
+        )
+    except OSError as error:
+        raise BagError(f'{path}: cannot be read ({error.strerror}); give another.') from None
     if not present:
         raise BagError(f'{path}: expected a bag, found no file {" or ".join(SUFFIXES)} in it.')
     if information is None:
         return present
-    try:
-        named = [Path(name).name for name in information['relative_file_paths']]
-    except Exception:
-        named = []
-    if sorted(named) != sorted(file.name for file in present):
-        problems.append(
-            f'metadata.yaml: names the files {named}, found {[file.name for file in present]}'
-        )
+    named = _names(information.get('relative_file_paths'))
+    names = sorted(file.name for file in present)
+    if named != names:
+        problems.append(f'metadata.yaml: names the files {shown(named)}, found {shown(names)}')
     return present
 
 
-def _read_mcap(file: Path, problems: list[str]) -> Iterator[RawMessage]:
-    types: dict[int, str] = {}
-    channels: dict[int, tuple[str, str]] = {}
-    is_ended, num_messages, num_expected = False, 0, None
-    with file.open('rb') as stream:
-        size = file.stat().st_size
-        reader = StreamReader(stream, emit_chunks=True, validate_crcs=True, record_size_limit=size)
-        for record in reader.records:
-            match record:
-                case Chunk():
-                    for message in _in_chunk(record, types, channels):
-                        num_messages += 1
-                        yield message
-                case Message():
-                    num_messages += 1
-                    yield RawMessage(*channels[record.channel_id], record.log_time, record.data)
-                case Schema() | Channel():
-                    _note(record, types, channels)
-                case DataEnd():
-                    is_ended = True
-                case Statistics():
-                    num_expected = record.message_count
-                case Footer() if not record.summary_start:
-                    problems.append(f'{file.name}: has no index, the recording was not ended')
-                case Footer() if record.summary_crc:
-                    # StreamReader checks all of the file but this.
-                    index = file.read_bytes()[record.summary_start : -FOOTER_END]
-                    if zlib.crc32(index) != record.summary_crc:
-                        problems.append(f'{file.name}: its index is damaged')
-    if not is_ended:
-        problems.append(f'{file.name}: the end of its messages is not marked')
-    if num_expected not in (None, num_messages):
-        problems.append(f'{file.name}: says {num_expected} messages, {num_messages} were found')
-
-
-def _in_chunk(
-    chunk: Any, types: dict[int, str], channels: dict[int, tuple[str, str]]
-) -> Iterator[RawMessage]:
-    """Yield the messages of a chunk; mcap's own way to do so takes three times as long."""
-    stream, size = get_chunk_data_stream(chunk, validate_crc=True)
-    data, place = stream.read(size), 0
-    while place < size:
-        code, length = struct.unpack_from('<BQ', data, place)
-        place += 9
-        if code == Opcode.MESSAGE:
-            channel, _, log_time_ns, _ = struct.unpack_from('<HIQQ', data, place)
-            content = data[place + MESSAGE_HEAD : place + length]
-            yield RawMessage(*channels[channel], log_time_ns, content)
-        elif code in (Opcode.SCHEMA, Opcode.CHANNEL):
-            kind = Schema if code == Opcode.SCHEMA else Channel
-            _note(kind.read(ReadDataStream(BytesIO(data[place:]))), types, channels)
-        place += length
-    if place != size:
-        raise ValueError('a record is longer than its chunk')
-
-
-def _note(record: Any, types: dict[int, str], channels: dict[int, tuple[str, str]]) -> None:
-    if isinstance(record, Schema):
-        types[record.id] = record.name
-    else:
-        channels[record.id] = record.topic, types.get(record.schema_id, '')
-
-
-def _read_sqlite(file: Path, problems: list[str]) -> Iterator[RawMessage]:
-    for rest in ('-wal', '-journal'):
-        if file.with_name(file.name + rest).exists():
-            problems.append(f'{file.name}: was not closed, {file.name}{rest} is beside it')
-    connection = sqlite3.connect(f'{file.resolve().as_uri()}?immutable=1', uri=True)
-    try:
-        (verdict,) = connection.execute('PRAGMA integrity_check').fetchone()
-    finally:
-        connection.close()
-    if verdict != 'ok':
-        problems.append(f'{file.name}: is damaged ({verdict.splitlines()[0]})')
-    with Reader(file) as reader:
-        for connected, log_time_ns, data in reader.messages():
-            yield RawMessage(connected.topic, connected.msgtype, log_time_ns, bytes(data))
+def _names(paths: object) -> list[str]:
+    """Return the names of files, sorted; whatever is no path is nobody's."""
+    entries = paths if isinstance(paths, list) else []
+    return sorted(Path(entry).name for entry in entries if isinstance(entry, str))

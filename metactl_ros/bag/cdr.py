@@ -96,6 +96,27 @@ def read_trajectory(data: bytes) -> Trajectory:
     return Trajectory(stamp_ns, names, tuple(points))
 
 
+def count_trajectory(data: bytes, most_names: int) -> tuple[int, int]:
+    """Return how many names and points a JointTrajectory has, without reading the points.
+
+    They come after the names: behind more names than expected none are looked for.
+
+    Raises:
+        CdrError: If it is none, or not little-endian.
+    """
+    try:
+        _require_little_endian(data)
+        (frame,) = struct.unpack_from('<I', data, FRAME)
+        place = _aligned(FRAME + 4 + frame, 4)
+        (num_names,) = struct.unpack_from('<I', data, place)
+        if num_names > most_names:
+            return num_names, 0
+        (num_points,) = struct.unpack_from('<I', data, _aligned(_after_names(data, place), 4))
+    except (struct.error, ValueError, OverflowError, MemoryError) as error:
+        raise CdrError(f'not a JointTrajectory: {error}') from None
+    return num_names, num_points
+
+
 def read_string(data: bytes) -> str:
     """Return the text of a std_msgs/msg/String.
 

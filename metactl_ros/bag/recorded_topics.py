@@ -11,6 +11,7 @@ TOPICS = {
     'joint_states': JOINT_STATE,
     'joint_commands': JOINT_STATE,
     'forward_effort_controller/commands': 'std_msgs/msg/Float64MultiArray',
+    'stop_request': 'std_msgs/msg/Bool',
     'controller/reference': 'trajectory_msgs/msg/JointTrajectory',
     'controller/feedback': JOINT_STATE,
     'controller/error': JOINT_STATE,
@@ -27,7 +28,10 @@ TOPICS = {
     '/parameter_events': 'rcl_interfaces/msg/ParameterEvent',
 }
 """What is recorded unless the parameter `topics` says otherwise; others need `name=type` there."""
+ANYBODYS = ('/diagnostics', '/clock', '/parameter_events')
+"""On these every node of the network may talk: a bag of them alone is of no robot."""
 LATCHED = (
+    'stop_request',
     'controller/bundle',
     'controller/reference',
     'controller/feedback',

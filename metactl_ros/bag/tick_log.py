@@ -4,19 +4,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metactl_ros.bag.alignment import align
 from metactl_ros.bag.bag_reader import BagError, read_bag
+from metactl_ros.bag.command_log import CommandLog
 from metactl_ros.bag.tick_messages import (
     collect,
     follows,
+    LATE_MS,
     NodeMessages,
     NOW,
     RESTART,
+    RESUMED,
     STATES,
     telemetry_topics,
     TickMessages,
@@ -69,25 +74,41 @@ class TickLog:
     """Before limits."""
     effort_before_nm: Array
     """From which the rate was limited."""
+    command_row: NDArray[np.int64]
+    """Of `stamped`: the command of that stamp; -1 where none was recorded, shape (T,)."""
     sent_nm: Array
-    """The command of that stamp; NaN where none was recorded."""
+    """Its efforts; NaN where there is none, or it is not one for these joints."""
     gains: Array
     """theta in force, shape (T, m)."""
     action: Array
     """What the policy proposed, shape (T, m)."""
     is_restart: NDArray[np.bool_]
     """Whether the loop was reset before the tick, shape (T,)."""
+    is_resumed: NDArray[np.bool_]
+    """Whether the loop went on after a pause from another effort than its last, shape (T,)."""
     num_states: NDArray[np.int64]
     """How many states entered the window, shape (T,)."""
     is_break: NDArray[np.bool_]
     """Whether what led to the tick is missing in the log, shape (T,)."""
+    publish_time_ns: NDArray[np.int64]
+    """When what is known of the tick was published, shape (T,)."""
+    log_time_ns: NDArray[np.int64]
+    """When the recorder received that, shape (T,)."""
     seen: Seen
+    stamped: CommandLog
+    """All of joint_commands, whoever sent it."""
+    forward: CommandLog
+    """All of forward_effort_controller/commands."""
     shield: dict[str, Array]
     """Every value of ~/shield by its name, shape (T,)."""
     facts: dict[str, str]
     """What ~/bundle says: the controller and its policy; empty if it was not recorded."""
     num_incomplete: int
     """Ticks of which a message is missing; they are left out."""
+    num_impossible: int
+    """Ticks with values that no controller has; they are left out, too."""
+    left_out_ns: frozenset[int]
+    """The stamps of both."""
     problems: tuple[str, ...]
     """Why this is not all that happened; empty if it is."""
 
@@ -104,6 +125,20 @@ class TickLog:
         if not all(name in self.shield for name in names):
             return None
         return np.stack([self.shield[name] for name in names], axis=1)
+
+    @property
+    def begins_run(self) -> NDArray[np.bool_]:
+        """Whether control began with the tick, not only its loop anew; shape (T,)."""
+        first_seen_ns = self.seen.stamp_ns[self.seen.begin[:-1]]
+        return np.asarray(self.is_restart & (first_seen_ns == 0))
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether the controller was told to send no commands."""
+        try:
+            return json.loads(self.facts.get('parameters', '{}'))['shadow'] is True
+        except (ValueError, LookupError, TypeError):
+            return False
 
     def first(self, num_ticks: int) -> 'TickLog':
         """Return the first ticks."""
@@ -147,7 +182,7 @@ def find_breaks(ticks: Sequence[TickMessages]) -> NDArray[np.bool_]:
     """Return which ticks do not continue the one before, shape (T,).
 
     A tick limits its rate from the effort of the one before. Where that is another effort and time
-    has passed, ticks are missing.
+    has passed, ticks are missing; after a pause, where more has passed than it was late.
     """
     now_s = np.array([tick.shield[NOW] for tick in ticks])
     is_restart = np.array([bool(tick.shield[RESTART]) for tick in ticks])
@@ -156,7 +191,8 @@ def find_breaks(ticks: Sequence[TickMessages]) -> NDArray[np.bool_]:
     is_break = ~is_restart
     for k in range(1, len(ticks)):
         before, tick = ticks[k - 1], ticks[k]
-        is_late = steps_s[k - 1] > GAP * period_s
+        late_s = tick.shield[LATE_MS] / 1e3 if tick.shield[RESUMED] else 0.0
+        is_late = steps_s[k - 1] > GAP * period_s + late_s
         is_gap = is_late and before.output.effort != tick.states[0].effort
         is_break[k] &= is_gap or not follows(before, tick)
     return is_break
@@ -185,6 +221,8 @@ def _log_of(
         qdd_desired_radps2=np.array([point.accelerations for point in points]),
     )
     last = begin[1:] - 1
+    stamped, forward = found.commands
+    row, nothing = _commands_of(ticks, stamped), np.full(stamped.effort_nm.shape[1], np.nan)
     return TickLog(
         stamp_ns=np.array([tick.stamp_ns for tick in ticks], dtype=np.int64),
         now_ns=np.rint(shield[:, NOW] * NANOSECONDS_PER_SECOND).astype(np.int64),
@@ -198,43 +236,53 @@ def _log_of(
         effort_nm=np.array([tick.output.effort for tick in ticks]),
         wanted_nm=np.array([tick.output.velocity for tick in ticks]),
         effort_before_nm=np.array([tick.states[-1].effort for tick in ticks]),
-        sent_nm=_sent(found),
+        command_row=row,
+        sent_nm=np.vstack([stamped.effort_nm, nothing])[row],
         gains=np.array([tick.gains.position for tick in ticks]),
         action=np.array([tick.gains.velocity for tick in ticks]),
         is_restart=shield[:, RESTART] != 0.0,
+        is_resumed=shield[:, RESUMED] != 0.0,
         num_states=shield[:, STATES].astype(np.int64),
         is_break=is_break,
+        publish_time_ns=np.array([tick.publish_time_ns for tick in ticks], dtype=np.int64),
+        log_time_ns=np.array([tick.log_time_ns for tick in ticks], dtype=np.int64),
         seen=seen,
+        stamped=stamped,
+        forward=forward,
         shield=dict(zip(found.shield_names, shield.T, strict=True)),
         facts=found.facts,
         num_incomplete=found.num_incomplete,
+        num_impossible=found.num_impossible,
+        left_out_ns=found.left_out_ns,
         problems=problems,
     )
 
 
-def _sent(found: NodeMessages) -> Array:
-    """Return the command of each tick, shape (T, n); NaN where none was recorded.
+def _commands_of(ticks: Sequence[TickMessages], stamped: CommandLog) -> NDArray[np.int64]:
+    """Return the row of each tick's command, shape (T,); -1 where none has its stamp.
 
-    Of ticks that share a stamp, each has the command that equals its effort. Where there is none,
-    one that is left over is its own, unless it is the zero that ends a run.
+    Of several that share a stamp, order and content tell whose is whose; the zeros that end a run
+    have the stamp of its last state in simulated time, and are nobody's.
     """
-    size = len(found.ticks[0].output.effort)
-    sent = np.full((len(found.ticks), size), np.nan)
+    rows: dict[int, list[int]] = {}
+    for row, stamp_ns in enumerate(stamped.stamp_ns.tolist()):
+        rows.setdefault(stamp_ns, []).append(row)
     groups: dict[int, list[int]] = {}
-    for k, tick in enumerate(found.ticks):
+    for k, tick in enumerate(ticks):
         groups.setdefault(tick.stamp_ns, []).append(k)
+    found = np.full(len(ticks), -1, dtype=np.int64)
     for stamp_ns, members in groups.items():
-        left = [row for row in found.commands.get(stamp_ns, ()) if len(row) == size]
-        others = []
-        for k in members:
-            effort = found.ticks[k].output.effort
-            if effort in left:
-                left.remove(effort)
-                sent[k] = effort
-            else:
-                others.append(k)
+        own = np.array(rows.get(stamp_ns, []), dtype=np.int64)
+        decided = np.array([ticks[k].output.effort for k in members])
+        answers = align(
+            [effort.tobytes() for effort in decided],
+            np.array([ticks[k - 1].publish_time_ns if k else 0 for k in members]),
+            [effort.tobytes() for effort in stamped.effort_nm[own]],
+            stamped.publish_time_ns[own],
+        )
+        is_answer = answers >= 0
         if len(members) > 1:
-            left = [row for row in left if any(row)]
-        for k, row in zip(others, left, strict=False):
-            sent[k] = row
-    return sent
+            is_other = (stamped.effort_nm[own] != decided[answers]).any(axis=1)
+            is_answer &= stamped.effort_nm[own].any(axis=1) | ~is_other
+        found[np.array(members)[answers[is_answer]]] = own[is_answer]
+    return found

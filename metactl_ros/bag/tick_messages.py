@@ -24,7 +24,16 @@ from metactl_ros.bag.cdr import (
     read_string,
     read_trajectory,
 )
-from metactl_ros.control.modes import Mode
+from metactl_ros.bag.command_log import (
+    command_topics,
+    CommandLog,
+    commands_of,
+    FORWARD,
+    LARGEST,
+    STAMPED,
+)
+from metactl_ros.config import MOST_TEXT, shown
+from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.nodes.shield_names import SHIELD_NAMES
 
 TYPES = {
@@ -36,12 +45,12 @@ TYPES = {
     'bundle': 'std_msgs/msg/String',
 }
 """Of the controller node; a tick has one of each but bundle, and a feedback for each state."""
-COMMANDS = 'joint_commands'
 LONGEST_S = 1e8
 """No controller runs for longer: years. Beyond it a time is as good as NaN."""
-MODE, RESTART, STATES, NOW = (
-    SHIELD_NAMES.index(name) for name in ('mode', 'was_restarted', 'num_states', 'now_s')
+MODE, ERROR, RESTART, STATES, NOW = (
+    SHIELD_NAMES.index(name) for name in ('mode', 'error', 'was_restarted', 'num_states', 'now_s')
 )
+LATE_MS, RESUMED = (SHIELD_NAMES.index(name) for name in ('late_ms', 'was_resumed'))
 
 
 class TickMessages(NamedTuple):
@@ -55,6 +64,10 @@ class TickMessages(NamedTuple):
     """As many as points."""
     output: JointValues
     gains: JointValues
+    publish_time_ns: int
+    """Of its shield; the command was published just before."""
+    log_time_ns: int
+    """When the recorder received that."""
 
 
 class NodeMessages(NamedTuple):
@@ -62,18 +75,23 @@ class NodeMessages(NamedTuple):
 
     ticks: list[TickMessages]
     shield_names: tuple[str, ...]
-    commands: Mapping[int, list[tuple[float, ...]]]
-    """What was sent, N m, by stamp."""
+    commands: tuple[CommandLog, CommandLog]
+    """What was sent, whoever sent it: stamped, and for ros2_control."""
     facts: dict[str, str]
     """What ~/bundle says; empty if it was not recorded."""
     num_incomplete: int
     """Ticks of which a message is missing; they are left out."""
+    num_impossible: int
+    """Ticks with values that no controller has; they are left out, too."""
+    left_out_ns: frozenset[int]
+    """The stamps of both."""
     problems: tuple[str, ...]
 
 
 def telemetry_topics(node: str) -> tuple[str, ...]:
     """Return how the topics end that a log of a node is made of."""
-    return (*(f'/{node.strip("/")}/{topic}' for topic in TYPES), f'/{COMMANDS}')
+    telemetry = (f'/{node.strip("/")}/{topic}' for topic in TYPES)
+    return (*telemetry, f'/{STAMPED}', f'/{FORWARD}')
 
 
 def collect(where: Path, content: BagContent, node: str) -> NodeMessages:
@@ -84,39 +102,20 @@ def collect(where: Path, content: BagContent, node: str) -> NodeMessages:
             of two controllers.
     """
     prefix = _find_node(where, content, node)
-    commands_topic = f'{prefix[:-1].rpartition("/")[0]}/{COMMANDS}'
-    stamped: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    commands: dict[int, list[tuple[float, ...]]] = defaultdict(list)
-    broken: Counter[str] = Counter()
-    facts: list[dict[str, str]] = []
-    names: tuple[str, ...] = ()
-    for topic, type_name, _, data in content.messages:
-        kind = topic.removeprefix(prefix) if topic.startswith(prefix) else topic
-        try:
-            if topic == commands_topic:
-                command = read_joint_state(data)
-                commands[command.stamp_ns].append(command.effort)
-            elif kind not in TYPES:
-                continue
-            elif type_name != TYPES[kind]:
-                raise CdrError(f'expected {TYPES[kind]}, found {type_name}')
-            elif kind == 'bundle':
-                facts.append({str(k): str(v) for k, v in json.loads(read_string(data)).items()})
-            elif kind == 'reference':
-                message: Any = read_trajectory(data)
-                stamped[message.stamp_ns][kind].append(message.points)
-            else:
-                message = read_joint_state(data)
-                names = message.names if kind == 'shield' and not names else names
-                stamped[message.stamp_ns][kind].append(message)
-        except (CdrError, ValueError, AttributeError):  # the latter of JSON that is no table
-            broken[topic] += 1
+    stamped, facts, broken = _by_stamp(content, prefix)
+    shields = [shield for kinds in stamped.values() for shield in kinds.get('shield', [])]
+    names: tuple[str, ...] = next((shield.names for shield in shields if shield.names), ())
     _require_layout(where, prefix, names)
+    ticks, num_incomplete, left_out_ns = _assemble(stamped, names)
+    sound = [tick for tick in ticks if is_sound(tick, ticks[0], len(names))]
+    left_out_ns |= {tick.stamp_ns for tick in ticks} - {tick.stamp_ns for tick in sound}
+    joints = sound[0].states[0].names if sound else ()
+    both = command_topics(prefix[:-1].rpartition('/')[0])
+    commands = [commands_of(content.messages, topic, joints) for topic in both]
+    broken.update({log.topic: log.num_unreadable for log in commands if log.num_unreadable})
     problems = [f'{topic}: {n} messages cannot be read' for topic, n in broken.items()]
-    ticks, num_incomplete = _assemble(stamped, names)
     if num_incomplete:
         problems.append(f'{num_incomplete} ticks lack a message and are left out')
-    sound = [tick for tick in ticks if is_sound(tick, ticks[0], len(names))]
     if len(sound) < len(ticks):
         problems.append(f'{len(ticks) - len(sound)} ticks hold impossible values, left out')
     if not sound:
@@ -125,15 +124,64 @@ def collect(where: Path, content: BagContent, node: str) -> NodeMessages:
     if any(not follows(a, b) for a, b in pairwise(sound)):
         problems.append('ticks are not in the order in which they happened')
         sound.sort(key=lambda tick: tick.stamp_ns)
-    problems += _untold(sound, commands)
     if any(entry != facts[0] for entry in facts):
         raise BagError(
-            f'{where}: holds ticks of two controllers, {facts[0]} and another; replay the file of '
-            'one of them.'
+            f'{where}: holds ticks of two controllers, {shown(facts[0])} and another; replay the '
+            'file of one of them.'
         )
     return NodeMessages(
-        sound, names, commands, facts[0] if facts else {}, num_incomplete, tuple(problems)
+        ticks=sound,
+        shield_names=names,
+        commands=(commands[0], commands[1]),
+        facts=facts[0] if facts else {},
+        num_incomplete=num_incomplete,
+        num_impossible=len(ticks) - len(sound),
+        left_out_ns=left_out_ns,
+        problems=tuple(problems),
     )
+
+
+def _by_stamp(
+    content: BagContent, prefix: str
+) -> tuple[dict[int, dict[str, list[Any]]], list[dict[str, str]], Counter[str]]:
+    """Return the telemetry by stamp and kind, what ~/bundle says, and how many are broken."""
+    stamped: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    facts: list[dict[str, str]] = []
+    broken: Counter[str] = Counter()
+    for topic, type_name, log_time_ns, data, publish_time_ns, _ in content.messages:
+        kind = topic.removeprefix(prefix) if topic.startswith(prefix) else topic
+        if kind not in TYPES:
+            continue
+        try:
+            if type_name != TYPES[kind]:
+                raise CdrError(f'expected {TYPES[kind]}, found {type_name}')
+            if kind == 'bundle':
+                facts.append(_read_facts(data))
+            elif kind == 'reference':
+                message: Any = read_trajectory(data)
+                stamped[message.stamp_ns][kind].append(message.points)
+            else:
+                message = read_joint_state(data)
+                stamped[message.stamp_ns][kind].append(message)
+                if kind == 'shield':
+                    times = (min(time_ns, LARGEST) for time_ns in (publish_time_ns, log_time_ns))
+                    stamped[message.stamp_ns]['times'].append(tuple(times))
+        except (CdrError, ValueError, AttributeError, RecursionError):  # the latter two of JSON
+            broken[topic] += 1
+    return stamped, facts, broken
+
+
+def _read_facts(data: bytes) -> dict[str, str]:
+    """Return what ~/bundle says; whatever is more than a text stays JSON.
+
+    Raises:
+        ValueError, AttributeError, RecursionError: If it is no table in JSON.
+    """
+    table = json.loads(read_string(data)).items()
+    facts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in table}
+    # Half a character can be written in JSON, and nowhere else.
+    ''.join((*facts, *facts.values())).encode()
+    return facts
 
 
 def follows(before: TickMessages, tick: TickMessages) -> bool:
@@ -159,10 +207,13 @@ def is_sound(tick: TickMessages, first: TickMessages, num_values: int) -> bool:
         return False
     states = [x for s in tick.states for x in (*s.position, *s.velocity)]
     times = [tick.shield[NOW], *(p.time_ns / 1e9 for p in tick.points)]
+    if not n or (len(first.states[0].names), len(first.gains.names)) != (n, m):
+        return False
     return (
         all(map(math.isfinite, states))
         and all(abs(t) <= LONGEST_S for t in times)
         and tick.shield[MODE] in list(Mode)
+        and tick.shield[ERROR] in list(Cause)
         and tick.gains.names == first.gains.names
     )
 
@@ -179,7 +230,7 @@ def _find_node(where: Path, content: BagContent, node: str) -> str:
             'one of them with --node.'
         )
     if not found:
-        topics = ', '.join(sorted(content.counts)) or 'no topics'
+        topics = ', '.join(sorted(content.counts))[:MOST_TEXT] or 'no topics'
         why = f' ({"; ".join(content.problems)})' if content.problems else ''
         raise BagError(
             f'{where}: lacks the telemetry of a node {node!r}, such as {end}shield; states and '
@@ -200,34 +251,27 @@ def _require_layout(where: Path, prefix: str, names: Sequence[str]) -> None:
 
 def _assemble(
     stamped: Mapping[int, Mapping[str, list[Any]]], names: tuple[str, ...]
-) -> tuple[list[TickMessages], int]:
-    """Return all complete ticks in the order of the bag, and how many are not complete."""
+) -> tuple[list[TickMessages], int, frozenset[int]]:
+    """Return all complete ticks in the order of the bag, how many are not, and their stamps."""
     ticks: list[TickMessages] = []
-    num_incomplete = 0
+    num_incomplete, left_out_ns = 0, set()
     for stamp_ns, kinds in stamped.items():
         states: list[JointValues] = kinds.get('feedback', [])
         rows = [kinds.get(kind, []) for kind in ('shield', 'reference', 'output', 'gains')]
         num_complete = 0
-        for shield, points, output, gains in zip(*rows, strict=False):
+        times = kinds.get('times', [])
+        for shield, points, output, gains, when in zip(*rows, times, strict=False):
             is_whole = bool(points) and len(points) <= len(states) and shield.names == names
-            is_whole = is_whole and len(shield.position) == len(names)
+            is_whole = is_whole and len(shield.position) == len(names) > 0
             if not is_whole or max(shield.position[STATES], 1.0) != len(points):
                 break
             seen, states = states[: len(points)], states[len(points) :]
             ticks.append(
-                TickMessages(stamp_ns, shield.position, points, tuple(seen), output, gains)
+                TickMessages(stamp_ns, shield.position, points, tuple(seen), output, gains, *when)
             )
             num_complete += 1
-        num_incomplete += max(max(map(len, rows)) - num_complete, bool(states))
-    return ticks, num_incomplete
-
-
-def _untold(
-    ticks: Sequence[TickMessages], commands: Mapping[int, list[tuple[float, ...]]]
-) -> list[str]:
-    """Return a problem if torques were commanded meanwhile that no tick explains."""
-    told = {tick.stamp_ns for tick in ticks}
-    inside = range(min(told), max(told))
-    untold = [stamp for stamp in commands if stamp in inside and stamp not in told]
-    count = sum(any(map(any, commands[stamp])) for stamp in untold)  # the last one is zero
-    return [f'{count} commands have no telemetry'] if count else []
+        num_missing = max(max(map(len, rows)) - num_complete, bool(states))
+        if num_missing:
+            num_incomplete += num_missing
+            left_out_ns.add(stamp_ns)
+    return ticks, num_incomplete, frozenset(left_out_ns)

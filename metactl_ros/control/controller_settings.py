@@ -8,6 +8,7 @@ from metactl_ros.arm import NUM_JOINTS
 from metactl_ros.control.classical import EstimatorSettings
 from metactl_ros.control.context_window import ContextSettings
 from metactl_ros.control.gain_map import GainBox
+from metactl_ros.control.guard import GuardSettings
 from metactl_ros.control.law import ControlLaw
 from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.modes import ModeSettings
@@ -23,6 +24,7 @@ class ControllerSettings:
     lyapunov: LyapunovSettings
     context: ContextSettings
     modes: ModeSettings
+    guard: GuardSettings
     estimator: EstimatorSettings | None = None
     """Of what the model lacks: the column `estimate`, and extra features of the context."""
 

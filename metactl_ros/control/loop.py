@@ -12,7 +12,6 @@ this same code. Every effort returned is finite, within its limits and within it
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 import math
 from typing import NamedTuple
 
@@ -30,14 +29,17 @@ from metactl_ros.arm import (
     smallest_inertia,
 )
 from metactl_ros.control.classical import make_estimator
-from metactl_ros.control.computed_torque import computed_torque, limit_effort
-from metactl_ros.control.context_window import (
-    ContextWindow,
-    step_observation,
+from metactl_ros.control.computed_torque import (
+    computed_torque,
+    effort_box,
+    holding_torque,
+    limit_effort,
 )
+from metactl_ros.control.context_window import ContextWindow, step_observation
 from metactl_ros.control.controller_settings import ControllerSettings
 from metactl_ros.control.estimator import Estimation
 from metactl_ros.control.gain_map import GainMap
+from metactl_ros.control.guard import Guard
 from metactl_ros.control.law import (
     feed_forward_features,
     nominal_gains,
@@ -46,7 +48,7 @@ from metactl_ros.control.law import (
     TrackingError,
 )
 from metactl_ros.control.lyapunov import LyapunovFunction
-from metactl_ros.control.modes import Mode, ModeInputs, ModeState, next_mode
+from metactl_ros.control.modes import Health, HEALTHY, Mode, ModeInputs, Modes
 from metactl_ros.control.shield import Enforcement, Reason, Shield, ShieldDecision
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import (
@@ -59,7 +61,6 @@ from metactl_ros.signals import (
     dot,
     every,
     is_finite,
-    NANOSECONDS_PER_SECOND,
     period_ns_of,
     Reference,
     seconds,
@@ -73,19 +74,6 @@ from metactl_ros.signals import (
 ABSURD = 1e6
 
 
-class Health(NamedTuple):
-    """What the driver knows about its inputs; simulations are healthy."""
-
-    state_is_fresh: bool = True
-    reference_is_valid: bool = True
-    policy_is_on_time: bool = True
-    has_error: bool = False
-    reset_requested: bool = False
-
-
-HEALTHY = Health()
-
-
 class ControlStep(NamedTuple):
     """Everything one step decided."""
 
@@ -95,6 +83,10 @@ class ControlStep(NamedTuple):
     """What was asked for before limits, shape (..., n)."""
     modes: NDArray[np.int64]
     """A `Mode` per arm, shape (...)."""
+    causes: NDArray[np.int64]
+    """A `Cause` per arm, shape (...): why the mode is what it is."""
+    joints: NDArray[np.int64]
+    """Which joint the cause is about, shape (...); -1 if none in particular."""
     decision: ShieldDecision
     """The gains in force and their certificate."""
     excess_after_limits: Component
@@ -142,7 +134,8 @@ class ControlLoop:
         if settings.estimator is not None:
             estimator = make_estimator(settings.estimator, arm, settings.law)
             self._estimation = Estimation(estimator, arm.limits.effort_nm, self._period_ns)
-        self._modes: list[ModeState] = []
+        self._guard = Guard(settings.guard, arm.limits, self._period_ns)
+        self._modes = Modes(settings.modes)
 
     def reset(self, state: ArmState, effort_nm: Array | None = None) -> Array:
         """Begin anew: empty window, WARMUP; return the effort from which the rate is limited.
@@ -157,22 +150,40 @@ class ControlLoop:
                 f'ControlLoop.reset: expected a finite state, found positions {state.q_rad} and '
                 f'velocities {state.qd_radps}; wait for a good one.'
             )
-        q = split(state.q_rad)
-        effort = gravity_torque(self._model, q)
+        self.resume(self.acting_effort(state, effort_nm))
+        self._modes.reset(state.q_rad.shape[:-1], state.stamp_ns)
+        self._held_q = self._last_q = q = split(state.q_rad)
+        self._now_ns = state.stamp_ns - self._period_ns
+        self._meets_condition: Component = True
+        bias = bias_torque(self._model, q, split(state.qd_radps))
+        self._guard.expect(mass_at(self._model, q), bias, self._effort)
+        return stack(self._effort)
+
+    def acting_effort(self, state: ArmState, effort_nm: Array | None) -> Array:
+        """Return what the motors give now: as measured, or gravity's torque if that is unknown."""
+        effort = gravity_torque(self._model, split(state.q_rad))
         if effort_nm is not None:
             measured = split(effort_nm)
             effort = choose(is_finite(sum(measured)), measured, effort)
         most = self._limits.effort_nm
-        self._effort = clamp(effort, [-x for x in most], most)
+        return stack(clamp(effort, [-x for x in most], most))
+
+    def resume(self, effort_nm: Array) -> None:
+        """Go on from an effort that is not this loop's last; window and evidence begin anew."""
+        self._effort = split(effort_nm)
+        self._guard.reset()
+        self._clear_window()
+
+    def forget_context(self) -> None:
+        """Empty the window and warm up anew; effort, time, graver modes and all counts stay."""
+        self._modes.warm_up_anew(self._now_ns)
+        self._clear_window()
+
+    def _clear_window(self) -> None:
         self._window.clear()
-        self._modes = [ModeState(since_ns=state.stamp_ns)] * math.prod(state.q_rad.shape[:-1])
-        self._mode_array(state.q_rad.shape[:-1])
-        self._held_q = self._last_q = q
-        self._now_ns = state.stamp_ns - self._period_ns
         self._is_clear: Component = True
         if self._estimation is not None:
             self._estimation.reset(self._effort)
-        return stack(self._effort)
 
     def observe(
         self,
@@ -187,12 +198,14 @@ class ControlLoop:
         """
         context = self._settings.context
         extra = None
+        seen, sees, knows_goal = self._perceive(state, reference)
+        follows = knows_goal & (self._modes.is_nominal or (self._modes.values < Mode.STOP)[()])
+        acted = None if effort_nm is None else split(effort_nm)
+        self._guard.see(state.stamp_ns, seen, sees=sees, follows=follows, effort_nm=acted)
         if self._estimation is not None:
-            seen, sees, knows_goal = self._perceive(state, reference)
             is_sound = sees & knows_goal & self._is_within_limits(seen)
             seen = self._estimation.believe(seen, is_sound)
             error = tracking_error(self._settings.law, seen)
-            acted = None if effort_nm is None else split(effort_nm)
             self._estimation.look(state.stamp_ns, seen, error, payload_estimate_kg, acted)
             extra = stack(self._estimation.estimate_nm) if context.num_extra else None
         row = step_observation(
@@ -229,7 +242,7 @@ class ControlLoop:
             health: What the driver knows about its inputs.
         """
         expected = (*state.q_rad.shape[:-1], self.gain_map.size)
-        if action.shape != expected or not self._modes:
+        if action.shape != expected or not self._modes.has_begun:
             raise ConfigError(
                 f'ControlLoop.actuate: expected an action of shape {expected} after a reset, '
                 f'found {action.shape}; check the policy, and call reset first.'
@@ -238,16 +251,19 @@ class ControlLoop:
         self._now_ns = now_ns = max(now_ns, self._now_ns)
         situation, sees, knows_goal = self._perceive(state, reference)
         judged = self._judge(action, situation)
-        before = self._mode_values
-        modes = self._next_modes(judged, situation, sees, knows_goal, now_ns, health)
-        if not self._is_nominal:
-            action, situation = self._safe_inputs(before, modes, action, situation)
+        before = self._modes.values
+        self._advance_modes(judged, situation, sees, knows_goal, now_ns, health)
+        if not self._modes.is_nominal:
+            action, situation = self._safe_inputs(before, action, situation)
             judged = self._judge(action, situation)
         mass, error, phi, decision = judged
         bias = bias_torque(self._model, situation.q, situation.qd)
-        law = computed_torque(mass, bias, situation.qdd_desired, error, phi, decision.gains)
-        wanted = law if self._is_nominal else self._without_sight(modes, law, now_ns)
-        return self._limit(law, wanted, decision, modes, passed_ns)
+        hold = holding_torque(bias, phi, decision.gains)
+        law = computed_torque(mass, hold, situation.qdd_desired, error, decision.gains)
+        wanted = law if self._modes.is_nominal else self._without_sight(law, now_ns)
+        step = self._limit(hold, law, wanted, decision, passed_ns)
+        self._guard.expect(mass, bias, self._effort)
+        return step
 
     def _perceive(
         self, state: ArmState, reference: Reference
@@ -273,7 +289,7 @@ class ControlLoop:
         half_space = self.lyapunov.half_space(mass, error, phi)
         return _Judgement(mass, error, phi, self._shield.admit(action, half_space))
 
-    def _next_modes(
+    def _advance_modes(
         self,
         judged: _Judgement,
         situation: Situation,
@@ -281,53 +297,39 @@ class ControlLoop:
         knows_goal: Component,
         now_ns: int,
         health: Health,
-    ) -> NDArray[np.int64]:
+    ) -> None:
         settings, decision = self._settings.modes, judged.decision
         is_answered = (decision.reason <= Reason.PROJECTED) & self._is_clear
-        excess = decision.half_space.excess(self._nominal)
-        is_certified = excess <= settings.violation_tolerance
+        is_certified = decision.half_space.excess(self._nominal) <= settings.violation_tolerance
+        is_certified = is_certified & self._meets_condition
         is_within = self._is_within_limits(situation)
+        guard = self._guard
         is_well = sees & knows_goal & is_answered & is_within & is_certified
-        if self._is_calm and health == HEALTHY and every(is_well):
-            return self._mode_values  # nothing to count and good inputs: NOMINAL stays as it is
-        is_at_rest = are_within(situation.qd, [settings.rest_velocity_radps] * NUM_JOINTS)
-        rows = zip(
-            self._modes,
-            _flags(sees & health.state_is_fresh),
-            _flags(knows_goal & health.reference_is_valid),
-            _flags(is_answered & health.policy_is_on_time),
-            _flags(is_certified),
-            _flags(is_within),
-            _flags(is_at_rest),
-            strict=True,
+        if self._modes.is_calm and guard.is_calm and health == HEALTHY and every(is_well):
+            return  # nothing to count and good inputs: NOMINAL stays as it is
+        speeds = situation.qd
+        inputs = ModeInputs(
+            state_is_fresh=sees & health.state_is_fresh,
+            reference_is_valid=knows_goal & health.reference_is_valid,
+            policy_is_valid=is_answered & health.policy_is_on_time,
+            meets_condition=is_certified,
+            is_within_limits=is_within,
+            is_at_rest=are_within(speeds, [settings.rest_velocity_radps] * NUM_JOINTS),
+            is_slow=are_within(speeds, [settings.stop_velocity_radps] * NUM_JOINTS),
+            can_move=guard.can_move,
+            error=health.error or guard.error,
+            joint=guard.joint,
+            reset_requested=health.reset_requested,
         )
-        self._modes = [
-            next_mode(
-                settings,
-                before,
-                ModeInputs(fresh, goal, policy, nominal, within, rest, *health[-2:]),
-                now_ns,
-            )
-            for before, fresh, goal, policy, nominal, within, rest in rows
-        ]
-        return self._mode_array(np.shape(sees))
+        self._modes.advance(inputs, now_ns)
 
     def _is_within_limits(self, at: Situation) -> Component:
         most = (*self._limits.position_rad, *self._limits.velocity_radps)
         return are_within([*at.q, *at.qd], most)
 
-    def _mode_array(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        modes = np.array([entry.mode for entry in self._modes], dtype=np.int64).reshape(shape)
-        modes.setflags(write=False)
-        self._mode_values = modes
-        self._is_nominal = not modes.any()
-        self._is_calm = self._is_nominal and not any(entry.violations for entry in self._modes)
-        return modes
-
     def _safe_inputs(
         self,
         before: NDArray[np.int64],
-        modes: NDArray[np.int64],
         action: Array,
         situation: Situation,
     ) -> tuple[Array, Situation]:
@@ -335,6 +337,7 @@ class ControlLoop:
 
         What is held is the posture in which STOP was entered.
         """
+        modes = self._modes.values
         is_nominal = (modes == Mode.NOMINAL)[..., np.newaxis]
         stops, zero = modes == Mode.STOP, [0.0] * NUM_JOINTS
         self._held_q = choose(before == Mode.STOP, self._held_q, situation.q)
@@ -345,54 +348,52 @@ class ControlLoop:
         )
         return np.where(is_nominal, action, self.nominal_action), held
 
-    def _without_sight(
-        self, modes: NDArray[np.int64], wanted_nm: Vector, now_ns: int
-    ) -> list[Component]:
+    def _without_sight(self, wanted_nm: Vector, now_ns: int) -> list[Component]:
         """Return fading gravity torque for arms in BLIND, zero for those in FAULT."""
-        ramp_ns = self._settings.modes.blind_ramp_s * NANOSECONDS_PER_SECOND
-        blind_ns = np.array([now_ns - entry.since_ns for entry in self._modes], dtype=np.float64)
-        left = np.clip(1.0 - blind_ns / ramp_ns, 0.0, 1.0) if ramp_ns else np.zeros_like(blind_ns)
-        share = left.reshape(modes.shape)[()]
+        modes, ramp_s = self._modes.values, self._settings.modes.blind_ramp_s
+        blind_s = self._modes.since_s(now_ns)
+        share = (np.clip(1.0 - blind_s / ramp_s, 0.0, 1.0) if ramp_s else 0.0 * blind_s)[()]
         fading = [share * torque for torque in gravity_torque(self._model, self._last_q)]
         seen = choose(modes == Mode.BLIND, fading, wanted_nm)
         return choose(modes == Mode.FAULT, [0.0] * len(seen), seen)
 
     def _limit(
         self,
+        hold: Vector,
         law: Vector,
         wanted: Vector,
         decision: ShieldDecision,
-        modes: NDArray[np.int64],
         passed_ns: int,
     ) -> ControlStep:
         """Return the step with an effort that is finite, within size and within rate."""
         is_sound = is_finite(sum(wanted))
         if not every(is_sound):
             wanted = choose(is_sound, wanted, [0.0] * len(wanted))
-            self._modes = [
-                entry if sound else replace(entry, mode=Mode.FAULT, since_ns=self._now_ns)
-                for entry, sound in zip(self._modes, _flags(is_sound), strict=True)
-            ]
-            modes = self._mode_array(modes.shape)
+            self._modes.fail(~np.asarray(is_sound), self._now_ns)
+        modes = self._modes.values
         reach = [rate * seconds(passed_ns) for rate in self._limits.effort_rate_nmps]
-        self._effort = limit_effort(wanted, self._effort, self._limits.effort_nm, reach)
+        obeys = self._modes.is_nominal or (modes < Mode.BLIND)[()]
+        box = effort_box(self._effort, self._limits.effort_nm, reach)
+        self._effort = limit_effort(hold, wanted, *box, is_commanded=obeys)
         missing = [ask - get for ask, get in zip(law, self._effort, strict=True)]
         estimate: Array | None = None
         if self._estimation is not None:
             estimate = stack(self._estimation.estimate_nm)
             is_free = are_within(missing, [0.0] * NUM_JOINTS)
             self._estimation.note(self._effort, is_free & (modes == Mode.NOMINAL)[()])
+        excess = decision.excess + dot(decision.half_space.pull_radps, missing)
+        # What unshielded gains break, in a study that only counts, is not the limits' doing.
+        is_met = excess <= self._settings.modes.violation_tolerance
+        self._meets_condition = is_met | (excess <= decision.excess)
+        if not self._modes.is_nominal:
+            self._meets_condition = self._meets_condition | (modes >= Mode.BLIND)[()]
         return ControlStep(
             effort_nm=stack(self._effort),
             wanted_nm=stack(wanted),
             modes=modes,
+            causes=self._modes.causes,
+            joints=self._modes.joints,
             decision=decision,
-            excess_after_limits=decision.excess + dot(decision.half_space.pull_radps, missing),
+            excess_after_limits=excess,
             estimate_nm=estimate,
         )
-
-
-def _flags(values: Component) -> list[bool]:
-    """Return one plain bool per arm."""
-    flags: list[bool] = np.ravel(values).tolist()
-    return flags

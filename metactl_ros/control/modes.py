@@ -5,7 +5,8 @@ r"""Which of six things the controller does, as one pure function of (mode, inpu
     WARMUP    nominal gains, until the window is full         -> NOMINAL
     NOMINAL   the policy's gains, through the shield
     FALLBACK  nominal gains, because the policy failed        -> NOMINAL after good ticks
-    STOP      holds the arm where it was                      -> once at rest and all is well again
+    STOP      holds the arm where it was                      -> once at rest and all is well
+                                                              -> FAULT if not at rest in time
     BLIND     no fresh state: gravity torque fading to zero   -> WARMUP
     FAULT     zero torque, latched                            -> WARMUP on reset, if all is well
 
@@ -13,12 +14,16 @@ Rules are tried from the gravest down, so a graver condition always wins. Every 
 tick to leave a worse mode for a better one; only `reset` leaves FAULT.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.signals import NANOSECONDS_PER_SECOND
+from metactl_ros.signals import Array, Component, NANOSECONDS_PER_SECOND
 
 
 class Mode(IntEnum):
@@ -32,6 +37,51 @@ class Mode(IntEnum):
     FAULT = 5
 
 
+class Cause(IntEnum):
+    """Why the mode is what it is; the numbers are recorded in bags and never change."""
+
+    NONE = 0
+    """All is well."""
+    WINDOW_NOT_FULL = 1
+    POLICY_FAILED = 2
+    """It was late, raised, or proposed nothing the shield could use."""
+    RECOVERING = 3
+    """All is well again, but not yet for long enough."""
+    NO_REFERENCE = 4
+    """There is none, it is invalid, or the operator holds the arm."""
+    OUTSIDE_LIMITS = 5
+    """A joint is outside its position or velocity limits."""
+    CONDITION_VIOLATED = 6
+    """The Lyapunov condition failed, on the gains or on the effort that limits left, too often."""
+    NO_MOTION = 7
+    """A joint had its full effort and did not move."""
+    STALE_STATE = 8
+    """No state came in time, or this controller was late itself."""
+    BLIND_TOO_LONG = 9
+    FLAPPING = 10
+    """The mode became worse too often within a second."""
+    STOP_FAILED = 11
+    """The arm did not come to rest in STOP."""
+    TRACKING_ERROR = 12
+    """A joint was too far from its reference."""
+    OVERSPEED = 13
+    """A joint was faster than its limit by more than the margin."""
+    BEYOND_LIMITS = 14
+    """A joint was beyond its position limit by more than the margin."""
+    FROZEN_STATE = 15
+    """A joint's readings stayed the same while it should have moved."""
+    POSITION_VELOCITY_MISMATCH = 16
+    """A joint's positions and velocities contradict each other."""
+    EFFORT_MOTION_MISMATCH = 17
+    """A joint does not move as its effort and the model say."""
+    INTERNAL_ERROR = 18
+    """An exception, or an effort that failed the last check."""
+    SECOND_SOURCE = 19
+    """More than one publisher speaks for the arm, or to it."""
+    CLOCK_MISMATCH = 20
+    """The stamps of the robot do not keep pace with time."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeSettings:
     """When modes change, as `config/controller.yaml` states it."""
@@ -42,8 +92,13 @@ class ModeSettings:
     """Good ticks in FALLBACK before the policy may act again."""
     rest_velocity_radps: float
     """Below this the arm is at rest, rad / s."""
+    stop_settle_s: float
+    """Time in which STOP must have slowed the arm down, s."""
+    stop_velocity_radps: float
+    """What is faster than this after that time was not stopped, rad / s."""
     violation_tolerance: float
-    """Excess of the nominal gains over the Lyapunov condition that counts as a violation."""
+    """Excess over the Lyapunov condition that counts as a violation, of the nominal gains or of
+    the effort that its limits left."""
     stop_after_violations: int
     """Ticks in a row with such a violation before STOP."""
     fault_after_violations: int
@@ -66,11 +121,27 @@ class ModeSettings:
         require_positive(
             'ModeSettings',
             rest_velocity_radps=self.rest_velocity_radps,
+            stop_settle_s=self.stop_settle_s,
+            stop_velocity_radps=self.stop_velocity_radps,
             stop_after_violations=self.stop_after_violations,
             fault_after_violations=self.fault_after_violations,
             fault_after_degradations_per_s=self.fault_after_degradations_per_s,
             fault_after_blind_s=self.fault_after_blind_s,
         )
+
+
+class Health(NamedTuple):
+    """What the driver knows about its inputs; simulations are healthy."""
+
+    state_is_fresh: bool = True
+    reference_is_valid: bool = True
+    policy_is_on_time: bool = True
+    error: Cause = Cause.NONE
+    """What only a reset forgives."""
+    reset_requested: bool = False
+
+
+HEALTHY = Health()
 
 
 class ModeInputs(NamedTuple):
@@ -82,13 +153,19 @@ class ModeInputs(NamedTuple):
     """There is a finite reference that has not expired."""
     policy_is_valid: bool
     """The policy answered in time with finite numbers, and the shield found admissible gains."""
-    nominal_is_admissible: bool
-    """The nominal gains meet the condition, up to the tolerance."""
+    meets_condition: bool
+    """The nominal gains meet the condition, and so did the last effort, up to the tolerance."""
     is_within_limits: bool
     """Position and velocity are within the joint limits."""
     is_at_rest: bool
-    has_error: bool
-    """Something inside failed: an exception, a non-finite effort, a wrong identity."""
+    is_slow: bool
+    """No joint is faster than STOP may leave it."""
+    can_move: bool
+    """No joint has had its full effort for a while and stood still."""
+    error: Cause
+    """What only a reset forgives; NONE if there is nothing of the kind."""
+    joint: int
+    """Which joint the error is about; -1 if none in particular."""
     reset_requested: bool
 
 
@@ -97,14 +174,18 @@ class ModeState:
     """The mode, and what must be remembered to leave it."""
 
     mode: Mode = Mode.WARMUP
+    cause: Cause = Cause.WINDOW_NOT_FULL
+    """Why; of FAULT, why it was entered."""
+    joint: int = -1
+    """Which joint the cause is about; -1 if none in particular."""
     since_ns: int = 0
     """When the mode was entered."""
     fresh_ticks: int = 0
     """Ticks in a row with a fresh state."""
     good_ticks: int = 0
-    """Ticks in a row on which the policy was valid."""
+    """Ticks in a row on which the policy was valid, since the mode last became worse."""
     violations: int = 0
-    """Ticks in a row on which the nominal gains were not admissible."""
+    """Ticks in a row on which the condition was not met."""
     degradations_ns: tuple[int, ...] = ()
     """When the mode last changed for the worse, newest last."""
 
@@ -115,24 +196,44 @@ def next_mode(
     """Return the mode of this tick."""
     fresh = before.fresh_ticks + 1 if inputs.state_is_fresh else 0
     good = before.good_ticks + 1 if inputs.policy_is_valid else 0
-    violations = 0 if inputs.nominal_is_admissible else before.violations + 1
-    mode = _choose(settings, before, inputs, now_ns, fresh, good, violations)
+    violations = 0 if inputs.meets_condition else before.violations + 1
+    mode, cause = _choose(settings, before, inputs, now_ns, fresh, good, violations)
     degradations = before.degradations_ns
     if mode > before.mode:
+        good = 0  # what was good before does not count for the recovery
         limit = settings.fault_after_degradations_per_s
         degradations = (*degradations, now_ns)[-limit:]
         is_burst = now_ns - degradations[0] < NANOSECONDS_PER_SECOND
         if len(degradations) == limit and is_burst:
-            mode = Mode.FAULT
+            mode, cause = Mode.FAULT, Cause.FLAPPING
+    joint = before.joint if cause == before.cause else -1
     if before.mode == Mode.FAULT and mode != Mode.FAULT:
         degradations, fresh = (), 1
     return ModeState(
         mode=mode,
+        cause=cause,
+        joint=inputs.joint if cause == inputs.error and before.cause != cause else joint,
         since_ns=before.since_ns if mode == before.mode else now_ns,
         fresh_ticks=fresh,
         good_ticks=good,
         violations=violations,
         degradations_ns=degradations,
+    )
+
+
+def warmed_up_anew(before: ModeState, now_ns: int) -> ModeState:
+    """Return the mode of a loop whose window was emptied: a graver one, and all counts, stay.
+
+    That the policy does not act for a while is wanted, and no change for the worse.
+    """
+    if before.mode >= Mode.STOP:
+        return replace(before, fresh_ticks=0)
+    return replace(
+        before,
+        mode=Mode.WARMUP,
+        cause=Cause.WINDOW_NOT_FULL,
+        since_ns=before.since_ns if before.mode == Mode.WARMUP else now_ns,
+        fresh_ticks=0,
     )
 
 
@@ -144,25 +245,103 @@ def _choose(
     fresh_ticks: int,
     good_ticks: int,
     violations: int,
-) -> Mode:
+) -> tuple[Mode, Cause]:
     if before.mode == Mode.FAULT:
         is_well = inputs.state_is_fresh and inputs.reference_is_valid and inputs.is_within_limits
-        is_well = is_well and inputs.nominal_is_admissible and not inputs.has_error
-        return Mode.WARMUP if inputs.reset_requested and is_well else Mode.FAULT
-    if inputs.has_error or violations >= settings.fault_after_violations:
-        return Mode.FAULT
+        is_well = is_well and inputs.meets_condition and inputs.error == Cause.NONE
+        if inputs.reset_requested and is_well:
+            return Mode.WARMUP, Cause.WINDOW_NOT_FULL
+        return Mode.FAULT, before.cause
+    if inputs.error != Cause.NONE:
+        return Mode.FAULT, inputs.error
+    if violations >= settings.fault_after_violations:
+        return Mode.FAULT, Cause.CONDITION_VIOLATED
     if not inputs.state_is_fresh:
         blind_ns = now_ns - before.since_ns if before.mode == Mode.BLIND else 0
-        is_lost = blind_ns > settings.fault_after_blind_s * NANOSECONDS_PER_SECOND
-        return Mode.FAULT if is_lost else Mode.BLIND
-    must_stop = not inputs.reference_is_valid or not inputs.is_within_limits
-    must_stop = must_stop or violations >= settings.stop_after_violations
-    if must_stop or (before.mode == Mode.STOP and not inputs.is_at_rest):
-        return Mode.STOP
+        if blind_ns > settings.fault_after_blind_s * NANOSECONDS_PER_SECOND:
+            return Mode.FAULT, Cause.BLIND_TOO_LONG
+        return Mode.BLIND, Cause.STALE_STATE
+    if before.mode == Mode.STOP and not inputs.is_slow:
+        stopping_ns = now_ns - before.since_ns
+        if stopping_ns > settings.stop_settle_s * NANOSECONDS_PER_SECOND:
+            return Mode.FAULT, Cause.STOP_FAILED
+    if not inputs.reference_is_valid:
+        return Mode.STOP, Cause.NO_REFERENCE
+    if not inputs.is_within_limits:
+        return Mode.STOP, Cause.OUTSIDE_LIMITS
+    if violations >= settings.stop_after_violations:
+        return Mode.STOP, Cause.CONDITION_VIOLATED
+    if not inputs.can_move:
+        return Mode.STOP, Cause.NO_MOTION
+    if before.mode == Mode.STOP and not inputs.is_at_rest:
+        return Mode.STOP, before.cause
     if fresh_ticks <= settings.warmup_ticks:
-        return Mode.WARMUP
+        return Mode.WARMUP, Cause.WINDOW_NOT_FULL
     if not inputs.policy_is_valid:
-        return Mode.FALLBACK
+        return Mode.FALLBACK, Cause.POLICY_FAILED
     if before.mode >= Mode.FALLBACK and good_ticks < settings.recovery_ticks:
-        return Mode.FALLBACK
-    return Mode.NOMINAL
+        return Mode.FALLBACK, Cause.RECOVERING
+    return Mode.NOMINAL, Cause.NONE
+
+
+class Modes:
+    """The modes of one arm, or of a batch of them, shape (...), from tick to tick."""
+
+    def __init__(self, settings: ModeSettings) -> None:
+        self._settings = settings
+        self._states: list[ModeState] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there was a reset."""
+        return bool(self._states)
+
+    def reset(self, shape: tuple[int, ...], now_ns: int) -> None:
+        """Begin anew in WARMUP."""
+        self._states = [ModeState(since_ns=now_ns)] * math.prod(shape)
+        self._show(shape)
+
+    def warm_up_anew(self, now_ns: int) -> None:
+        """Take note that the window was emptied."""
+        self._states = [warmed_up_anew(state, now_ns) for state in self._states]
+        self._show(self.values.shape)
+
+    def advance(self, inputs: ModeInputs, now_ns: int) -> None:
+        """Take a tick; each input is one value, or an array of shape (...)."""
+        shape = self.values.shape
+        rows = zip(*(_per_arm(value, shape) for value in inputs), strict=True)
+        self._states = [
+            next_mode(self._settings, before, ModeInputs(*row), now_ns)
+            for before, row in zip(self._states, rows, strict=True)
+        ]
+        self._show(shape)
+
+    def fail(self, which: Component, now_ns: int) -> None:
+        """Latch a FAULT of some arms: something inside went wrong."""
+        shape = self.values.shape
+        rows = zip(self._states, _per_arm(which, shape), strict=True)
+        failed = ModeState(mode=Mode.FAULT, cause=Cause.INTERNAL_ERROR, since_ns=now_ns)
+        self._states = [failed if is_so else state for state, is_so in rows]
+        self._show(shape)
+
+    def since_s(self, now_ns: int) -> Array:
+        """Return for how long each arm has been in its mode, s, shape (...)."""
+        passed_ns = [now_ns - state.since_ns for state in self._states]
+        seconds: Array = np.array(passed_ns, dtype=np.float64) / NANOSECONDS_PER_SECOND
+        return seconds.reshape(self.values.shape)
+
+    def _show(self, shape: tuple[int, ...]) -> None:
+        rows = [(state.mode, state.cause, state.joint) for state in self._states]
+        table: NDArray[np.int64] = np.array(rows, dtype=np.int64).T.reshape(3, *shape)
+        table.setflags(write=False)
+        self.values, self.causes, self.joints = (table[row, ...] for row in range(3))
+        self.is_nominal = not table[0].any()
+        """Whether every arm is."""
+        self.is_calm = self.is_nominal and not any(state.violations for state in self._states)
+        """Whether, besides, there is nothing to count."""
+
+
+def _per_arm(value: Component, shape: tuple[int, ...]) -> list[Any]:
+    """Return one plain bool or number per arm."""
+    values: list[Any] = np.broadcast_to(value, shape).ravel().tolist()
+    return values

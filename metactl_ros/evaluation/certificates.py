@@ -16,16 +16,17 @@ at each tick, by the name under which a violation is listed:
     is_feasible     no gains meet it where it says so
     wanted          the law's torque for these gains; gravity torque that fades in BLIND, nothing
                     in FAULT
-    effort          the same, cut to size and rate
+    effort          the same, scaled to size and rate, as far as the box of both allows
     effort size, effort rate
                     within what the joints bear
-    effort before   it starts from the effort of the tick before
-    command         what was sent under that stamp, if it was recorded, is the effort
+    effort before   it starts from the effort of the tick before; after a pause of the controller,
+                    as far from it as the rate leads meanwhile
     estimate        within what the joints bear; what it is made of is the replay's to check
 
 What a tick did not tell is bounded, not guessed: where ticks are missing from the log, a torque
 that fades lies between zero and gravity's, and its rate within one period's. A hold that was begun
-in such a gap cannot be recomputed at all: `unverifiable_ticks` names these ticks.
+in such a gap cannot be recomputed at all: `unverifiable_ticks` names these ticks. Whether what was
+sent is the effort decided is for `sent_commands.py` to say.
 """
 
 from collections.abc import Iterator
@@ -148,7 +149,8 @@ def _run_of(log: 'TickLog', controller: 'ControllerSettings') -> _Run:
     is_known = is_next | is_carried | is_reset
     is_first = np.diff(mode, prepend=-1) != 0
     is_first |= is_reset | ~is_known
-    passed_ns = np.where(is_reset | ~is_known, period_ns, np.clip(since_ns, 0, period_ns))
+    goes_on = ~is_reset | (is_carried & (since_ns >= 0))  # a cleared context begins no new time
+    passed_ns = np.where(goes_on & is_known, np.clip(since_ns, 0, period_ns), period_ns)
     return _Run(
         mode=mode,
         now_ns=now_ns,
@@ -209,7 +211,8 @@ def _checks(
     yield 'was_moved', abs(shield['was_moved'] - ((says > MOVED) | (says < 0.0))), 0.0
 
     torque = law.effort(motion, log.gains)
-    yield from _effort_checks(log, arm, controller, law, run, torque, cannot)
+    hold = law.holding(motion, log.gains)
+    yield from _effort_checks(log, arm, controller, law, run, torque, hold, cannot)
     if motion.estimate_nm is not None:
         yield 'estimate', np.abs(motion.estimate_nm), np.array(arm.limits.effort_nm)
     missing = torque.value - log.effort_nm
@@ -251,7 +254,7 @@ def _least_mode(log: 'TickLog', arm: 'Arm', knows_goal: NDArray[np.bool_]) -> Ar
         (is_answered, Mode.WARMUP),
         (knows_goal & is_within & (shield['reference_is_valid'] > 0.0), Mode.STOP),
         (shield['state_is_fresh'] > 0.0, Mode.BLIND),
-        (shield['has_error'] == 0.0, Mode.FAULT),
+        (shield['error'] == 0.0, Mode.FAULT),
     ]
     least = [np.where(is_good, 0.0, float(mode)) for is_good, mode in demands]
     return np.asarray(np.max(least, axis=0))
@@ -264,6 +267,7 @@ def _effort_checks(
     law: MatrixLaw,
     run: _Run,
     torque: Sized,
+    hold_nm: Array,
     cannot: NDArray[np.bool_],
 ) -> Iterator[tuple[str, Array, Array | float]]:
     before, sent = run.effort_before_nm, log.effort_nm
@@ -273,7 +277,10 @@ def _effort_checks(
     yield 'effort rate', np.abs(sent - before), reach + SLACK_NM
     is_off = run.is_next[:, np.newaxis]
     carried = np.vstack([sent[:1], sent[:-1]])
-    yield 'effort before', np.where(is_off, np.abs(before - carried), 0.0), 0.0
+    paused_s = np.diff(run.now_ns, prepend=run.now_ns[:1]) / NANOSECONDS_PER_SECOND
+    paused_s = np.where(log.is_resumed, paused_s, 0.0)[:, np.newaxis]
+    led = paused_s * np.array(arm.limits.effort_rate_nmps)
+    yield 'effort before', np.where(is_off, np.abs(before - carried), 0.0), led
 
     gravity, ramp_s = law.chain.gravity_nm(log.q_rad), controller.modes.blind_ramp_s
     blind_s = (run.now_ns - run.now_ns[run.first]) / NANOSECONDS_PER_SECOND
@@ -286,8 +293,12 @@ def _effort_checks(
     def wanted(fading: Array) -> Array:
         return np.where(is_blind, fading, np.where(is_fault, 0.0, torque.value))
 
+    floor, ceiling = np.maximum(before - reach, -largest), np.minimum(before + reach, largest)
+    is_law = ~(is_blind | is_fault)
+
     def cut(asked: Array) -> Array:
-        return np.clip(np.clip(asked, before - reach, before + reach), -largest, largest)
+        scaled = _scaled(hold_nm, asked, floor, ceiling)
+        return np.where(is_law, scaled, np.clip(asked, floor, ceiling))
 
     skip, rounding = cannot[:, np.newaxis], RELATIVE * (torque.size + np.abs(gravity))
     low, high = wanted(np.minimum(*ends)), wanted(np.maximum(*ends))
@@ -297,9 +308,30 @@ def _effort_checks(
     is_timed = run.is_known[:, np.newaxis]
     low = np.where(is_timed, low, np.minimum(low, before))
     high = np.where(is_timed, high, np.maximum(high, before))
-    yield 'effort', np.maximum(low - sent, sent - high), rounding
-    is_told = np.isfinite(log.sent_nm)
-    yield 'command', np.where(is_told, np.abs(log.sent_nm - sent), 0.0), 0.0
+    off = np.where(skip & is_law, 0.0, np.maximum(low - sent, sent - high))
+    yield 'effort', off, rounding
+
+
+def _scaled(hold: Array, asked: Array, floor: Array, ceiling: Array) -> Array:
+    """Return the efforts farthest on the way from h to those asked for that the box holds, (T, n).
+
+    Every share at which a joint meets an end of its interval is tried, from the largest down.
+    Where none is within the box, the way begins at the point of the box next to h.
+    """
+    way = asked - hold
+    found = np.full(asked.shape, np.nan)
+    for begin in (hold, np.clip(hold, floor, ceiling)):
+        with np.errstate(divide='ignore', invalid='ignore'):
+            meets = np.hstack([(floor - begin) / way, (ceiling - begin) / way])
+        shares = np.hstack([np.nan_to_num(meets, nan=0.0), np.zeros((len(way), 1))])
+        shares = -np.sort(-np.where((shares >= 0.0) & (shares <= 1.0), shares, 0.0), axis=1)
+        shares = np.hstack([np.ones((len(way), 1)), shares])
+        for share in shares.T[..., np.newaxis]:
+            point = begin + share * way
+            fits = ((point >= floor - SLACK_NM) & (point <= ceiling + SLACK_NM)).all(axis=1)
+            is_new = fits & np.isnan(found).all(axis=1)
+            found[is_new] = np.clip(point, floor, ceiling)[is_new]
+    return found
 
 
 def _nearest(proposal: Array, slope: Array, room: Array) -> Array:

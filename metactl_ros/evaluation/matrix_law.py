@@ -138,6 +138,14 @@ class MatrixLaw:
             Sized(np.hstack(normal), np.hstack(sizes)), Sized(constant, size), value, pull
         )
 
+    def holding(self, motion: Motion, theta: Array) -> Array:
+        """Return the effort of the law if it commanded no acceleration, shape (T, n), N m."""
+        _, _, *eta = np.split(theta, 2 + len(self._columns), axis=1)
+        feed_forward = zip(eta, self._features(motion), strict=True)
+        rigid = self.chain.centrifugal_nm(motion.q_rad, motion.qd_radps)
+        rigid = rigid + self.chain.gravity_nm(motion.q_rad)
+        return np.asarray(rigid + sum(weight * column for weight, column in feed_forward))
+
     def effort(self, motion: Motion, theta: Array) -> Sized:
         """Return the effort of the law before any limit, shape (T, n), N m."""
         _, e_dot, s = self._errors(motion)

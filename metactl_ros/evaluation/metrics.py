@@ -3,8 +3,12 @@
 """How well an arm tracked, as pure functions of arrays."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metactl_ros.signals import Array
+
+LOST_ERROR_RAD = 1.5
+"""A joint this far from its reference has lost it; the softest gains of the box sag by 0.7 rad."""
 
 
 def tracking_rmse(q_desired_rad: Array, q_rad: Array) -> Array:
@@ -16,6 +20,16 @@ def tracking_rmse(q_desired_rad: Array, q_rad: Array) -> Array:
     squared = np.sum(np.square(q_desired_rad[1:] - q_rad[1:]), axis=-1)
     rmse = np.sqrt(np.mean(squared, axis=0))
     return np.where(np.isfinite(rmse), rmse, np.inf)
+
+
+def is_lost(q_desired_rad: Array, q_rad: Array) -> NDArray[np.bool_]:
+    """Return whether each rollout lost its reference, shape (...): the one meaning of lost.
+
+    It did if the error of any joint ever reached LOST_ERROR_RAD or was not a number. Time is the
+    first axis, (T + 1, ..., n); row 0 is the drawn start and does not count.
+    """
+    is_near = np.abs(q_desired_rad[1:] - q_rad[1:]) < LOST_ERROR_RAD  # NaN is not near
+    return np.asarray(~is_near.all(axis=(0, -1)))
 
 
 def delta_percent(rmse: float, baseline_rmse: float) -> float:

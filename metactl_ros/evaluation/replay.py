@@ -10,7 +10,7 @@ bag holds. With another controller states and torques stay those of the recorded
 what it would have done there, not how well it would have tracked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from metactl_ros.arm import Arm
 from metactl_ros.bag.tick_log import TickLog
 from metactl_ros.control.controller_settings import ControllerSettings
-from metactl_ros.control.loop import ControlLoop, ControlStep, Health
+from metactl_ros.control.loop import ControlLoop, ControlStep
+from metactl_ros.control.modes import Cause, Health
 from metactl_ros.evaluation.rollout import Policy
+from metactl_ros.evaluation.sent_commands import replaced_ticks
 from metactl_ros.nodes.driver import propose, with_full_window, without_proposal
 from metactl_ros.signals import ArmState, Array, Reference
 
@@ -61,8 +63,11 @@ class Reproduction:
     """What the policy proposed, shape (T, m)."""
     was_moved: NDArray[np.bool_]
     """Whether the shield moved or replaced the proposal, shape (T,)."""
+    quantities: tuple[str, ...]
+    """What both have, and was compared; beside the commands."""
     is_compared: NDArray[np.bool_]
-    """Whether the loop knew what the recorded one knew, shape (T,); not after a gap."""
+    """Whether the loop knew what the recorded one knew, shape (T,); not after a gap, nor in open
+    loop."""
     is_open_loop: bool
     """Whether another controller was asked than the recorded one."""
     first_difference: Difference | None
@@ -120,18 +125,12 @@ def reproduce(
         settings.modes.warmup_ticks,
         None if estimate is None else log.is_restart,
     )
+    is_compared &= not is_open_loop
     differs = {name: rows & is_compared[:, np.newaxis] for name, rows in differs.items()}
+    quantities = () if is_open_loop else tuple(comparable)
     comparable['command'] = (log.sent_nm, log.effort_nm, log.joint_names)
-    differs['command'] = _differ(log.sent_nm, log.effort_nm) & ~np.isnan(log.sent_nm)
-    found = []
-    for order, (quantity, (recorded, again, names)) in enumerate(comparable.items()):
-        rows = differs[quantity]
-        if rows.any():
-            tick = int(np.argmax(rows.any(axis=1)))
-            column = int(np.argmax(rows[tick]))
-            values = float(recorded[tick, column]), float(again[tick, column])
-            time_s = float(log.time_s[tick])
-            found.append((tick, order, Difference(tick, time_s, quantity, names[column], *values)))
+    may_differ = (log.command_row < 0) | replaced_ticks(log, arm, controller) | log.is_shadow
+    differs['command'] = _differ(log.sent_nm, log.effort_nm) & ~may_differ[:, np.newaxis]
     far = np.abs(effort - log.effort_nm)[is_compared]
     return Reproduction(
         effort_nm=effort,
@@ -145,11 +144,30 @@ def reproduce(
         modes=modes,
         action=action,
         was_moved=np.array([bool(step.decision.was_moved) for step in steps]),
+        quantities=quantities,
         is_compared=is_compared,
         is_open_loop=is_open_loop,
-        first_difference=min(found)[2] if found and not is_open_loop else None,
+        first_difference=None if is_open_loop else _first_difference(log, comparable, differs),
         largest_difference_nm=float(far.max()) if far.size else 0.0,
     )
+
+
+def _first_difference(
+    log: TickLog,
+    comparable: Mapping[str, tuple[Array, Array, Sequence[str]]],
+    differs: Mapping[str, NDArray[np.bool_]],
+) -> Difference | None:
+    """Return the earliest difference, of equal ticks that of the quantity computed first."""
+    found = []
+    for order, (quantity, (recorded, again, names)) in enumerate(comparable.items()):
+        rows = differs[quantity]
+        if rows.any():
+            tick = int(np.argmax(rows.any(axis=1)))
+            column = int(np.argmax(rows[tick]))
+            values = float(recorded[tick, column]), float(again[tick, column])
+            time_s = float(log.time_s[tick])
+            found.append((tick, order, Difference(tick, time_s, quantity, names[column], *values)))
+    return min(found)[2] if found else None
 
 
 def compared_ticks(
@@ -183,10 +201,13 @@ def _ticks_again(
     """Yield the action and the step of each tick."""
     acted: list[Array] = []  # the recorded efforts since the last state
     seen, action = log.seen, loop.nominal_action
-    rows = np.stack([log.shield[name] for name in Health._fields], axis=1) != 0.0
-    healths = [Health(*flags) for flags in rows.tolist()]
+    columns = [log.shield[name].tolist() for name in Health._fields]
+    healths = [
+        Health(fresh != 0.0, goal != 0.0, on_time != 0.0, Cause(int(error)), reset != 0.0)
+        for fresh, goal, on_time, error, reset in zip(*columns, strict=True)
+    ]
     payloads = log.shield['payload_estimate_kg'].tolist()
-    stamps, begins, nows = seen.stamp_ns.tolist(), seen.begin.tolist(), log.now_ns.tolist()
+    stamps, places, nows = seen.stamp_ns.tolist(), seen.begin.tolist(), log.now_ns.tolist()
     for k, health in enumerate(healths):
         sights = [
             (
@@ -195,14 +216,19 @@ def _ticks_again(
                     seen.q_desired_rad[i], seen.qd_desired_radps[i], seen.qdd_desired_radps2[i]
                 ),
             )
-            for i in range(begins[k], begins[k + 1])
+            for i in range(places[k], places[k + 1])
         ]
         state, reference = sights[-1]
         if log.is_restart[k] or log.is_break[k]:
-            # A run begins with the first state, at zero; a cleared context with the newest.
-            start = sights[0][0] if stamps[begins[k]] == 0 else state
-            loop.reset(start, log.effort_before_nm[k])
+            begins = stamps[places[k]] == 0  # with the first state, else with the newest
+            if begins or log.is_break[k] or not _goes_on(log, k):
+                loop.reset(sights[0][0] if begins else state, log.effort_before_nm[k])
+            else:
+                loop.forget_context()
             action, acted = loop.nominal_action, []
+        elif log.is_resumed[k]:
+            loop.resume(log.effort_before_nm[k])
+            acted = []
         acted.append(log.effort_before_nm[k])
         if log.num_states[k]:
             for sight in sights:
@@ -214,6 +240,11 @@ def _ticks_again(
                 proposal = propose(policy, window, loop.gain_map.size)
                 action = without_proposal(loop) if proposal is None else proposal
         yield action, loop.actuate(action, state, reference, nows[k], health)
+
+
+def _goes_on(log: TickLog, k: int) -> bool:
+    """Return whether a tick limits its rate from the effort of the one before it in the log."""
+    return k > 0 and bool((log.effort_before_nm[k] == log.effort_nm[k - 1]).all())
 
 
 def _differ(recorded: Array, again: Array) -> NDArray[np.bool_]:

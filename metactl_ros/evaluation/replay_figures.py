@@ -101,13 +101,19 @@ def draw_plots(
     with warnings.catch_warnings(), matplotlib.rc_context(DRAWING):
         warnings.simplefilter('ignore')  # a letter no font has is the reader's affair
         marks = _Marks(log, again, violations)
+        # What another controller would have done moved nothing: these are the recorded one's.
+        whose = ', of the recorded run' if again is not None and again.is_open_loop else ''
+
+        def recorded(plots: Iterator[Plot]) -> list[Plot]:
+            return [plot._replace(heading=plot.heading + whose) for plot in plots]
+
         return [
-            *_tracking(log, marks),
+            *recorded(_tracking(log, marks)),
             *_efforts(log, again, marks),
             *_gains(log, again, marks),
             *_estimates(log, again, marks),
-            *_shield(log, marks),
-            *_timing(log, marks),
+            *recorded(_shield(log, marks)),
+            *recorded(_timing(log, marks)),
         ]
 
 

@@ -63,7 +63,8 @@ def write_page(
         path: Of the HTML file; its folder is made.
         title: Above everything.
         summary: What a reader wants to know first, line by line: a name and what to say.
-        facts: `verdict` is said first of all; the rest, however nested, is in a folded table.
+        facts: `verdict` is said first of all; the rest, however nested, is in a folded table. With
+            something in `partial` the page is not green.
         log: What was recorded.
         again: The same ticks computed again, if they were.
         violations: Of the certificates.
@@ -71,7 +72,7 @@ def write_page(
     plots = draw_plots(log, again, violations)
     body = [
         f'<h1>{escape(title)}</h1>',
-        f'<p class="verdict {_colour(log, again, violations)}" role="status">'
+        f'<p class="verdict {_colour(facts, log, again, violations)}" role="status">'
         f'{escape(str(facts.get("verdict", "no verdict")))}</p>',
         _table(summary),
         *_difference(again),
@@ -96,12 +97,18 @@ def write_page(
     path.write_text(text, encoding='utf-8', errors='replace')
 
 
-def _colour(log: 'TickLog', again: 'Reproduction | None', violations: Sequence[Violation]) -> str:
+def _colour(
+    facts: Mapping[str, object],
+    log: 'TickLog',
+    again: 'Reproduction | None',
+    violations: Sequence[Violation],
+) -> str:
     """Return red for what is wrong, amber for what is not all or was not compared."""
     if violations or (again is not None and again.first_difference is not None):
         return 'red'
-    is_whole = not log.problems and not log.num_incomplete
-    return 'green' if is_whole and again is not None and not again.is_open_loop else 'amber'
+    is_whole = not log.problems and not log.num_incomplete and not facts.get('partial')
+    is_compared = again is not None and not again.is_open_loop and bool(again.is_compared.any())
+    return 'green' if is_whole and is_compared else 'amber'
 
 
 def _table(rows: Iterable[tuple[str, object]]) -> str:

@@ -40,9 +40,14 @@ def provenance(settings: Settings) -> dict[str, Any]:
         'settings': dataclasses.asdict(settings),
         'versions': {'python': platform.python_version()}
         | {name: version for name in packages if (version := _version(name))},
-        'code': code_version(Path(__file__).parents[2]),
+        'code': code_of_checkout(),
         'command': [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
+
+
+def code_of_checkout() -> str | None:
+    """Return the commit that this very code belongs to, as `code_version` names it."""
+    return code_version(Path(__file__).parents[2])
 
 
 def code_version(root: Path) -> str | None:
@@ -57,7 +62,7 @@ def code_version(root: Path) -> str | None:
     try:
         if Path(git('rev-parse', '--show-toplevel')) != root.resolve():
             return None  # installed somewhere within a checkout of something else
-        commit = git('rev-parse', '--short', 'HEAD')
+        commit = git('rev-parse', '--short=12', 'HEAD')
         is_changed = git('status', '--porcelain', '--', *SOURCES)
     except (OSError, subprocess.CalledProcessError):
         return None

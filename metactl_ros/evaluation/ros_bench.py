@@ -42,10 +42,13 @@ from metactl_ros.evaluation.rollout import run_episode
 from metactl_ros.evaluation.ros_crashes import controller_kills, plant_kills, sigterms
 from metactl_ros.evaluation.ros_silences import quantiles, silences, START_S, wait_for_bag
 from metactl_ros.evaluation.verdict import answer, Question
+from metactl_ros.joining import join
+from metactl_ros.motion_limits import motion_limits
 from metactl_ros.nodes import parameters
 from metactl_ros.nodes.fleet import running, Setup, spin
 from metactl_ros.nodes.undisturbed import undisturbed
 from metactl_ros.plant.factory import make_plant, PlantName
+from metactl_ros.reference import Sinusoid
 from metactl_ros.rivals import load_learned
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
@@ -207,7 +210,11 @@ def tracking(settings: Settings, setup: Setup, policy: Path, log: TickLog) -> di
     loop = ControlLoop(settings.arm, bundle.controller)
     name: PlantName = 'rk4'
     plant = make_plant(name, settings)
-    inside = run_episode(plant, setup.episode(), bundle.policy, loop, len(log.time_s))
+    episode = setup.episode()
+    assert isinstance(episode.reference, Sinusoid)
+    start, limits = episode.start, motion_limits(settings.arm)
+    way = join(episode.reference, limits, 0.0, start.q_rad, start.qd_radps)  # as the node does
+    inside = run_episode(plant, episode, bundle.policy, loop, len(log.time_s), way)
     first = settings.episode_steps
 
     def rmse(desired: Array, measured: Array) -> float:

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recording in figures: tracking, effort, gains, shield and timing."""
+"""A recording in figures: ticks compared and not, tracking, effort, gains, shield and timing."""
 
 from collections import Counter
 from collections.abc import Sequence
 import math
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from metactl_ros.bag.tick_log import TickLog
 from metactl_ros.control.modes import Mode
 from metactl_ros.evaluation.metrics import tracking_rmse
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
+
+if TYPE_CHECKING:
+    from metactl_ros.evaluation.replay import Reproduction
 
 
 def summarise(log: TickLog) -> dict[str, Any]:
@@ -27,6 +30,39 @@ def summarise(log: TickLog) -> dict[str, Any]:
         'shield_activation': float(np.mean(log.shield['was_moved'])),
         'mode_share': mode_share(log.shield['mode']),
         'timing': timing(log),
+    }
+
+
+def tick_counts(
+    log: TickLog, again: 'Reproduction', is_uncertified: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return how many ticks were compared and certified, and why the others were not.
+
+    Args:
+        log: What was recorded.
+        again: The same computed again.
+        is_uncertified: Which ticks no certificate could be checked of, shape (T,).
+    """
+    num_ticks = len(log.stamp_ns)
+    rows = np.flatnonzero(~again.is_compared)
+    last_break = np.maximum.accumulate(np.where(log.is_break, np.arange(num_ticks), 0))[rows]
+    is_first = last_break == 0
+    reasons = {
+        'a message of the tick is missing': log.num_incomplete,
+        'impossible values': log.num_impossible,
+        'open loop': num_ticks if again.is_open_loop else 0,
+        'the recording begins in the middle of a run': np.sum(is_first),
+        'what the loop knew is missing after a gap': np.sum(~is_first),
+    }
+    if again.is_open_loop:  # which is reason enough
+        reasons |= dict.fromkeys([*reasons][-2:], 0)
+    return {
+        'recorded': num_ticks + log.num_incomplete + log.num_impossible,
+        'compared': int(again.is_compared.sum()),
+        'not_compared': {why: int(count) for why, count in reasons.items() if count},
+        'quantities_compared': list(again.quantities),
+        'certified': int(np.sum(~is_uncertified)),
+        'not_certified': {'a hold begun in a gap': int(np.sum(is_uncertified))},
     }
 
 

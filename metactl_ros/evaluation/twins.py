@@ -14,7 +14,7 @@ import numpy as np
 from metactl_ros.arm import NUM_JOINTS
 from metactl_ros.control.gain_map import ColumnRange
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.rollout import Policy, without_warmup
+from metactl_ros.evaluation.rollout import for_learning, Policy
 from metactl_ros.plant.protocol import Plant
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array, split, stack
@@ -47,7 +47,7 @@ def fixed_gain_twin(settings: Settings, plant: Plant, twin: Twin) -> tuple[Contr
     knows_memory = twin == 'knowing_memory'
     loop = ControlLoop(
         settings.arm,
-        without_warmup(settings.controller),
+        for_learning(settings.controller),
         enforcement='count' if knows_memory else 'enforce',
     )
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `metactl replay` says of a bag: whether it can be computed again, and what is in it.
 
-Exit codes: 0 equal and certified, 1 it differs or a certificate is violated, 2 it cannot be used,
-3 parts of it are missing, whatever the rest says.
+Exit codes: 0 equal and certified, 1 it differs, a certificate is violated or a command is not the
+one decided, 2 it cannot be used, 3 parts of it are missing or nothing could be compared, whatever
+the rest says.
 """
 
 from collections.abc import Sequence
@@ -20,17 +21,25 @@ from rich.table import Table
 from metactl_ros.arm import Arm
 from metactl_ros.bag.tick_log import BagError, read_ticks, TickLog
 from metactl_ros.bag.told_settings import hear, tell, TOLD, ToldSettings
+from metactl_ros.config import shown
 from metactl_ros.control.controller_settings import ControllerSettings
-from metactl_ros.control.gain_map import GainMap
-from metactl_ros.evaluation.certificates import check_certificates, Violation
+from metactl_ros.errors import legible
+from metactl_ros.evaluation.certificates import (
+    check_certificates,
+    unverifiable_ticks,
+    Violation,
+)
 from metactl_ros.evaluation.replay import reproduce, Reproduction
+from metactl_ros.evaluation.replay_summary import OPEN_LOOP, summary, who_recorded
 from metactl_ros.evaluation.result_file import write_json
 from metactl_ros.evaluation.rollout import Policy
+from metactl_ros.evaluation.sent_commands import check_sent, SentCheck
 from metactl_ros.evaluation.tick_summary import (
     effort_figures,
     gain_figures,
     mode_share,
     summarise,
+    tick_counts,
 )
 from metactl_ros.rivals import (
     CLASSICAL,
@@ -44,8 +53,6 @@ from metactl_ros.rivals import (
 from metactl_ros.settings import load_arm, load_file, shipped_policy
 
 SHA = 'bundle sha256'
-WHO = ('controller', 'classical file', 'bundle', SHA)
-OPEN_LOOP = 'open loop: on the recorded states, which another controller led to'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,12 +79,26 @@ class Answer:
     """As replay.json has it."""
     log: TickLog
     again: Reproduction
-    violations: Sequence[Violation]
+    uncertified: Sequence[Violation]
+    """Of the certificates."""
+    sent: SentCheck
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why this is not all that happened; empty if it is."""
+        is_vain = not self.again.is_open_loop and not self.again.is_compared.any()
+        vain = ('no tick could be compared',) if is_vain else ()
+        return (*self.log.problems, *self.sent.problems, *vain)
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Everything that was not allowed, in order of ticks."""
+        return sorted([*self.uncertified, *self.sent.violations], key=lambda found: found.tick)
 
     @property
     def exit_code(self) -> int:
         """Return what the process should say."""
-        if self.log.problems:
+        if self.problems:
             return 3
         return 1 if self.again.first_difference or self.violations else 0
 
@@ -104,54 +125,78 @@ def answer(question: Question) -> Answer:
     begin_s = time.perf_counter()
     log = read_ticks(question.bag, question.node)
     arm = load_arm(question.arm_file)
-    if not all(map(str.endswith, log.joint_names, arm.joint_names)) or len(log.joint_names) != len(
-        arm.joint_names
-    ):
+    prefix = log.joint_names[0].removesuffix(arm.joint_names[0])
+    if log.joint_names != tuple(prefix + name for name in arm.joint_names):
         raise BagError(
-            f'{question.bag}: is of the joints {", ".join(log.joint_names)}, expected '
+            f'{question.bag}: is of the joints {shown(log.joint_names)}, expected '
             f'{", ".join(arm.joint_names)} with any prefix; give the arm with --arm-file.'
         )
-    arm = replace(arm, joint_names=log.joint_names)
     chosen = _choose(question, log, arm)
-    size = GainMap(chosen.recorded.gain_box, len(arm.joint_names)).size
-    if log.gains.shape[1] != size:
+    arm = replace(arm, joint_names=log.joint_names)
+    gains = [
+        f'{name}.{joint}'
+        for name, _ in chosen.recorded.gain_box.named_ends()
+        for joint in log.joint_names
+    ]
+    if log.gain_names != tuple(gains) or not _has_condition(log, gains):
         raise BagError(
-            f'{question.bag}: has {log.gains.shape[1]} gains, expected {size}; give the '
-            'controller that was recorded with --controller-file.'
+            f'{question.bag}: has the gains {shown(log.gain_names)}, expected {shown(gains)}, '
+            'and normal.NAME of each in ~/shield; give the controller that was recorded with '
+            '--controller-file.'
         )
     again = reproduce(log, arm, chosen.controller, chosen.policy, is_open_loop=chosen.is_open_loop)
     elapsed_s = time.perf_counter() - begin_s
-    violations = check_certificates(log, arm, chosen.recorded)
-    result = Answer({}, log, again, violations)
+    result = Answer(
+        {},
+        log,
+        again,
+        check_certificates(log, arm, chosen.recorded),
+        check_sent(log, arm, chosen.recorded),
+    )
+    violations = result.violations
     times = log.time_s[-1] / elapsed_s
     facts = {
         'bag': question.bag.name,
         'verdict': verdict(result),
         'exit_code': result.exit_code,
-        'partial': list(log.problems),
+        'partial': list(result.problems),
         'recorded_by': log.facts,
         'computed_by': chosen.name,
+        'ticks': tick_counts(log, again, unverifiable_ticks(log, chosen.recorded)),
+        'commands': {'is_shadow': result.sent.is_shadow, **result.sent.counts},
         **_comparison(log, again),
         'violations': {
             'count': len(violations),
             'first': [entry._asdict() for entry in violations[:20]],
         },
-        'recording': summarise(log),
+        'recording': {'of': who_recorded(log), **summarise(log)},
         'times_real_time': round(float(times), 1),
     }
     return replace(result, facts=_finite(facts))
 
 
+def _has_condition(log: TickLog, gains: Sequence[str]) -> bool:
+    """Return whether ~/shield tells the condition on these gains."""
+    normals = [name for name in log.shield if name.startswith('normal.')]
+    return normals == [f'normal.{name}' for name in gains] and 'constant' in log.shield
+
+
 def verdict(result: Answer) -> str:
     """Return the result in a few words; what is missing comes first."""
-    found = 'compared in open loop' if result.again.is_open_loop else 'equal'
-    if result.again.first_difference is not None:
+    again, num_wrong = result.again, len(result.sent.violations)
+    if again.is_open_loop:
+        found = 'open loop, compared with nothing'
+    elif again.first_difference is not None:
         found = 'differs'
-    elif not result.again.is_compared.any():
-        found = 'nothing could be compared'
-    if result.violations:
-        found += f', {len(result.violations)} certificates violated'
-    return f'partial, {found}' if result.log.problems else found
+    else:
+        found = 'equal' if again.is_compared.any() else 'nothing could be compared'
+    if result.uncertified:
+        found += f', {len(result.uncertified)} certificates violated'
+    if num_wrong:
+        found = f'{found.replace("equal", "ticks equal")}, {num_wrong} commands wrong or missing'
+    if result.sent.is_shadow:
+        found += ', in shadow: no commands were sent'
+    return f'partial, {found}' if result.problems else found
 
 
 def run_replay(question: Question, folder: Path | None) -> int:
@@ -163,8 +208,8 @@ def run_replay(question: Question, folder: Path | None) -> int:
     name = question.bag.resolve().name
     folder = folder or Path('runs/replay') / name.removesuffix(question.bag.suffix)
     write_json(folder / 'replay.json', result.facts)
-    title = f'{name}: {result.facts["verdict"]}'
-    rows = summary(result)
+    title = legible(f'{name}: {result.facts["verdict"]}')
+    rows = [(legible(what), legible(value)) for what, value in summary(result)]
     write_page(
         folder / 'replay.html',
         title,
@@ -181,53 +226,10 @@ def run_replay(question: Question, folder: Path | None) -> int:
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table)
-    for problem in result.log.problems:
-        console.print(f'partial: {escape(problem)}', highlight=False)
+    for problem in result.problems:
+        console.print(f'partial: {escape(legible(problem))}', highlight=False)
     console.print(f'replay.html and replay.json are in {folder}', highlight=False)
     return result.exit_code
-
-
-def summary(result: Answer) -> list[tuple[str, str]]:
-    """Return what a reader wants to know first, line by line: a name and what to say."""
-    facts, again, log = result.facts, result.again, result.log
-    figures = facts['recording']
-    rows = [
-        ('recorded by', ', '.join(log.facts[k] for k in WHO if k in log.facts) or 'unknown'),
-        ('computed again by', facts['computed_by']),
-        ('ticks, of these compared', f'{len(log.stamp_ns)}, {int(again.is_compared.sum())}'),
-    ]
-    if again.is_open_loop:
-        rows.append((OPEN_LOOP, f'{facts["effort_rms_difference_nm"]:.4g} N m RMS apart'))
-    elif again.first_difference is None:
-        rows.append(('effort, gains, actions, modes', 'equal to the bit'))
-    else:
-        first = again.first_difference
-        where = f'tick {first.tick}, {first.time_s:.2f} s, {first.quantity} {first.joint_or_gain}'
-        rows += [
-            ('first difference', where),
-            ('recorded, computed again', f'{first.recorded!r}, {first.recomputed!r}'),
-            ('largest, of an effort', f'{again.largest_difference_nm:.4g} N m'),
-        ]
-    rows.append(('certificates violated', str(len(result.violations))))
-    for entry in result.violations[:5]:
-        rows.append(
-            (f'  tick {entry.tick}', f'{entry.what}: {entry.found:.6g} > {entry.allowed:.6g}')
-        )
-    rows += [(f'tracking RMSE, {k}', _figure(v, 'rad')) for k, v in figures['rmse_rad'].items()]
-    rows += [
-        (f'effort {k}: RMS, peak', f'{v["rms_nm"]:.2f}, {v["peak_nm"]:.2f} N m')
-        for k, v in figures['effort'].items()
-    ]
-    late, rate = figures['timing']['lateness_ms'], figures['timing']['rate_hz']
-    shares = (f'{name} {100.0 * share:.1f} %' for name, share in figures['mode_share'].items())
-    rows += [
-        ('moved by the shield', f'{100.0 * figures["shield_activation"]:.1f} %'),
-        ('modes', ', '.join(shares)),
-        ('rate, missed ticks', f'{_figure(rate, "Hz")}, {figures["timing"]["missed_ticks"]}'),
-        ('lateness p50, p99, max', f'{late["p50"]:.2f}, {late["p99"]:.2f}, {late["max"]:.2f} ms'),
-        ('speed', f'{facts["times_real_time"]:g} times real time'),
-    ]
-    return rows
 
 
 def _choose(question: Question, log: TickLog, arm: Arm) -> _Chosen:
@@ -245,7 +247,7 @@ def _choose(question: Question, log: TickLog, arm: Arm) -> _Chosen:
         return _choose_policy(question, log, arm, robot, own)
     if name not in CLASSICAL:
         raise BagError(
-            f'{question.bag}: is of the controller {name!r}, expected policy or one of '
+            f'{question.bag}: is of the controller {shown(name)}, expected policy or one of '
             f'{", ".join(CLASSICAL)}; replay it with the version that recorded it.'
         )
     if told is not None and name == recorded and question.classical_file is None:  # a rival
@@ -292,8 +294,8 @@ def _told(question: Question, log: TickLog, robot: ControllerSettings) -> ToldSe
         )
     if told is not None and told.gain_box not in gain_boxes(robot):
         raise BagError(
-            f'{question.bag}: its gain box, {told.gain_box}, is none of this robot; give the '
-            'controller.yaml that was recorded with --controller-file.'
+            f'{question.bag}: its gain box, {shown(told.gain_box)}, is none of this robot; give '
+            'the controller.yaml that was recorded with --controller-file.'
         )
     return told
 
@@ -301,17 +303,11 @@ def _told(question: Question, log: TickLog, robot: ControllerSettings) -> ToldSe
 def _comparison(log: TickLog, again: Reproduction) -> dict[str, Any]:
     first = again.first_difference
     apart = again.effort_nm - log.effort_nm
-    is_sent = ~np.isnan(log.sent_nm).any(axis=1)
     return {
         'is_open_loop': again.is_open_loop,
-        'num_compared': int(again.is_compared.sum()),
         'first_difference': None if first is None else first._asdict(),
-        'largest_difference_nm': again.largest_difference_nm,
+        'largest_difference_nm': None if again.is_open_loop else again.largest_difference_nm,
         'effort_rms_difference_nm': float(np.sqrt(np.mean(np.square(apart)))),
-        'num_commands_recorded': int(is_sent.sum()),
-        'num_commands_not_as_computed': int(
-            (log.sent_nm[is_sent] != log.effort_nm[is_sent]).any(axis=1).sum()
-        ),
         'computed_again': {
             'label': OPEN_LOOP if again.is_open_loop else 'the recorded controller',
             'effort': effort_figures(again.effort_nm, log.joint_names),
@@ -320,10 +316,6 @@ def _comparison(log: TickLog, again: Reproduction) -> dict[str, Any]:
             'mode_share': mode_share(again.modes),
         },
     }
-
-
-def _figure(value: float | None, unit: str) -> str:
-    return 'none' if value is None else f'{value:.4g} {unit}'
 
 
 def _finite(value: Any) -> Any:

@@ -7,16 +7,23 @@ numbers of the messages show it; for such gaps, what the controller says it saw 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from metactl_ros.evaluation.invariants import States
-from metactl_ros.nodes.joint_messages import MessageError, nanoseconds, read_joint_state
+from metactl_ros.nodes.joint_messages import (
+    JointSample,
+    MessageError,
+    nanoseconds,
+    read_joint_state,
+)
+from metactl_ros.nodes.parameters import defaults_of
 from metactl_ros.nodes.shield_names import SHIELD_NAMES
-from metactl_ros.nodes.state_gate import CLOCK_TOLERANCE_NS, StateGate
+from metactl_ros.nodes.state_gate import StateGate
 from metactl_ros.settings import load_settings, Settings
-from metactl_ros.signals import Array, period_ns_of
+from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 
 NUM_STATES = SHIELD_NAMES.index('num_states')
 
@@ -55,25 +62,51 @@ def believable(said: Mapping[str, Sequence[Said]], restarts_ns: Sequence[int]) -
     )
 
 
+def publishers(entries: Sequence[Said]) -> list[list[Said]]:
+    """Return the messages of a topic by who published them, as their numbers tell.
+
+    A message goes on in the row whose last number is nearest below its own, the latest of equals;
+    without one, somebody else has begun to publish.
+    """
+    rows: list[list[Said]] = []
+    for entry in entries:
+        before = [row for row in rows if row[-1].sequence < entry.sequence]
+        if before:
+            max(before, key=lambda row: (row[-1].sequence, row[-1].published_ns)).append(entry)
+        else:
+            rows.append([entry])
+    return rows
+
+
 def gaps_ns(entries: Sequence[Said]) -> list[tuple[int, int]]:
     """Return the spans in which the recorder missed messages, as their numbers tell."""
-    gaps, before_ns, before = [], 0, 0
-    for entry in entries:
-        is_anew = entry.sequence <= before
-        if entry.sequence != (1 if is_anew else before + 1):
-            gaps.append((before_ns, entry.published_ns))
-        before_ns, before = entry.published_ns, entry.sequence
+    gaps = []
+    for row in publishers(entries):
+        before_ns = max((e.published_ns for e in entries[: entries.index(row[0])]), default=0)
+        before = 0
+        for entry in row:
+            if entry.sequence != before + 1:
+                gaps.append((before_ns, entry.published_ns))
+            before_ns, before = entry.published_ns, entry.sequence
     return gaps if entries else [(0, 2**63 - 1)]
+
+
+class _Gate(StateGate):
+    """A gate that lets drifting stamps pass: when they are noticed depends on when it began."""
+
+    def _out_of_step(self, sample: JointSample, received_ns: int) -> str | None:
+        return None
 
 
 def _heard(entries: Sequence[Said], restarts_ns: Sequence[int], settings: Settings) -> list[_Row]:
     arm, left = settings.arm, list(restarts_ns)
     period_ns = period_ns_of(settings.controller.law.rate_hz)
-    gate = StateGate(arm, period_ns, CLOCK_TOLERANCE_NS)
-    rows = []
+    timeout_s = defaults_of('controller_node.yaml')['state_timeout_s']
+    make_gate = partial(_Gate, arm, period_ns, round(timeout_s * NANOSECONDS_PER_SECOND))
+    gate, rows = make_gate(), []
     for entry in entries:
         if left and entry.published_ns >= left[0]:  # a new controller has a new gate
-            gate = StateGate(arm, period_ns, CLOCK_TOLERANCE_NS)
+            gate = make_gate()
             left.pop(0)
         try:
             sample = read_joint_state(entry.message, arm.joint_names)

@@ -10,8 +10,9 @@ import time
 from metactl_ros.bag.tick_log import BagError
 from metactl_ros.errors import ConfigError
 from metactl_ros.evaluation.invariants import Promise
+from metactl_ros.hil.always import Verdict
 from metactl_ros.hil.crew import Commands
-from metactl_ros.hil.judge import judge, longest_stall_s, Verdict
+from metactl_ros.hil.judge import judge, longest_stall_s
 from metactl_ros.hil.read_run import read_run
 from metactl_ros.hil.report import in_lines, Outcome, write_junit, write_results
 from metactl_ros.hil.run import HilError, run_scenario

@@ -4,8 +4,12 @@
 
     metactl hil --random --minutes 10 --seed 7
 
-The timeline follows from the seed and is written as a scenario, which can be run again. Nothing is
-expected of it but what is demanded of every command: see `evaluation/invariants.py`.
+The timeline follows from the seed and is written as a scenario, which can be run again. Whoever
+watches resets a FAULT after a while, whether or not its cause is still there. Of such a run is
+demanded what is demanded of every run, see `always.py`: of every command, and of the speed and the
+place of the true arm. And however it came about, an arm that its controller claims to follow its
+reference with is near it: FOLLOWING_ERROR_RAD. A FAULT is not left while a fault is there that a
+controller can tell even of an arm at rest, ask who may.
 """
 
 from collections import Counter
@@ -20,6 +24,7 @@ import yaml
 from metactl_ros.control.modes import Mode
 from metactl_ros.evaluation.invariants import blind_share
 from metactl_ros.evaluation.result_file import provenance, write_json
+from metactl_ros.hil.always import Verdict
 from metactl_ros.hil.command import promise_of, run_once
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import load_scenario, Scenario
@@ -32,22 +37,89 @@ AMOUNTS = {
     'burst': (0.02, 0.4),
     'delay': (0.01, 0.2),
     'jitter': (0.01, 0.1),
+    'latency': (0.01, 0.3),
     'bias': (-0.5, 0.5),
     'quantise': (4.0, 14.0),
+    'velocity_scale': (-60.0, 60.0),
+    'effort_scale': (-1000.0, 1000.0),
     'torque_loss': (0.1, 1.0),
     'friction_step': (0.0, 4.0),
     'payload_drop': (-1.0, 0.75),
     'tau_z_drift': (-0.5, 1.0),
     'clock_jump': (-20.0, 20.0),
+    'clock_rate': (0.01, 90.0),
     'cpu_load': (1.0, 3.0),
+    'second_states': (-0.3, 0.3),
+    'echoed_states': (-0.1, 0.1),
+    'second_commands': (-0.4, 0.4),
+    'flood_parameters': (1e3, 1e6),
+    'flood_clear_context': (1.0, 100.0),
 }
 """Between which the amounts are drawn, in the unit of the kind."""
-EVERY_S = 1.5
-"""Mean time from one fault to the next."""
+OF_ALL_SIZES = frozenset(('clock_rate', 'flood_parameters', 'flood_clear_context'))
+"""Whose logarithm is drawn evenly."""
 LENGTHS_S = (0.03, 1.5)
-"""Between which they last, most of them briefly; so some overlap."""
+"""Between which faults last, most of them briefly; so some overlap."""
+LONG_S = (2.5, 5.0)
+"""Between which those last that somebody must put right: a FAULT is reset while they are there."""
+LONG = frozenset(
+    (
+        'freeze',
+        'velocity_zero',
+        'velocity_scale',
+        'clock_rate',
+        'clock_stick',
+        'second_states',
+        'echoed_states',
+        'second_commands',
+        'second_controller',
+    )
+)
+STALLS_S = (0.3, 3.0)
+"""Between which processes stand still."""
+TOLD_AT_REST = frozenset(
+    (
+        'nan',
+        'rename',
+        'silence',
+        'clock_rate',
+        'clock_stick',
+        'second_states',
+        'echoed_states',
+        'second_commands',
+    )
+)
+"""What a controller can tell of a robot that does not move."""
+NOTICED_S, UNTIL_THE_END_S = 1.0, 0.2
+"""From when after its begin on such a fault must be known, and until when before its end."""
+NEEDS_TRAJECTORIES = frozenset(kind for kind in PROCESS_KINDS if 'trajector' in kind)
+"""What a controller does not hear that follows its built-in motion."""
+EVERY_S = 2.0
+"""Mean time from one fault to the next."""
 FIRST_S = 1.0
-RESET_AFTER_S = 2.0
+RESET_AFTER_S = 1.0
+FOLLOWING_ERROR_RAD = 1.0
+"""The largest true error in WARMUP, NOMINAL and FALLBACK: an encoder may be off by half of it, and
+nobody can know."""
+
+
+def random_kinds() -> list[str]:
+    """Return the kinds that are drawn from."""
+    return [kind for kind in (*KINDS, *PROCESS_KINDS) if kind not in NEEDS_TRAJECTORIES]
+
+
+def length_of(kind: str) -> tuple[float, float]:
+    """Return between which times a fault of a kind lasts, s."""
+    if kind.startswith('sigstop_'):
+        return STALLS_S
+    return LONG_S if kind in LONG else LENGTHS_S
+
+
+def _drawn(random: np.random.Generator, ends: tuple[float, float], *, is_log: bool) -> float:
+    """Return a number between two, all sizes of it as likely if so asked."""
+    if is_log:
+        return float(np.exp(random.uniform(*np.log(ends))))
+    return float(random.uniform(*ends))
 
 
 def random_faults(duration_s: float, seed: int) -> Iterator[dict[str, Any]]:
@@ -55,13 +127,14 @@ def random_faults(duration_s: float, seed: int) -> Iterator[dict[str, Any]]:
     random = np.random.default_rng(seed)
     deck: list[str] = []
     now_s = FIRST_S
-    while now_s < duration_s - LENGTHS_S[1]:
-        deck = deck or random.permutation([*KINDS, *PROCESS_KINDS]).tolist()
+    while now_s < duration_s - LONG_S[1]:
+        deck = deck or random.permutation(random_kinds()).tolist()
         kind = deck.pop()
         fault: dict[str, Any] = {'kind': kind, 'at_s': round(now_s, 2)}
-        fault['for_s'] = round(float(np.exp(random.uniform(*np.log(LENGTHS_S)))), 2)
+        fault['for_s'] = round(_drawn(random, length_of(kind), is_log=True), 2)
         if kind in AMOUNTS:
-            fault['amount'] = round(float(random.uniform(*AMOUNTS[kind])), 3)
+            is_log = kind in OF_ALL_SIZES
+            fault['amount'] = round(_drawn(random, AMOUNTS[kind], is_log=is_log), 3)
         if kind in KINDS and KINDS[kind].is_per_joint and random.random() < 0.5:
             fault['joint'] = int(random.integers(2))
         yield fault
@@ -80,6 +153,39 @@ def random_scenario(duration_s: float, seed: int) -> dict[str, Any]:
     }
 
 
+def following_error(log: RunLog) -> Verdict:
+    """Judge the true error wherever the controller claims to follow its reference."""
+    demand = f'an arm that follows its reference is within {FOLLOWING_ERROR_RAD} rad of it'
+    follows = (log.tick_s >= 0.0) & (log.tick_s <= log.end_s) & (log.mode < Mode.STOP)
+    rows = np.flatnonzero(follows & np.isfinite(log.error_rad))
+    if not len(rows):
+        return Verdict(demand, False, 'it never did', is_always=True)
+    errors = log.error_rad[rows]
+    beyond = rows[errors > FOLLOWING_ERROR_RAD]
+    found = f'{errors.max():.3f} rad'
+    if len(beyond):
+        found += f', beyond it on {len(beyond)} of {len(rows)} ticks, '
+        found += f'first at {log.tick_s[beyond[0]]:.3f} s'
+    return Verdict(demand, not len(beyond), found, is_always=True)
+
+
+def left_too_early(log: RunLog) -> Verdict:
+    """Judge whether every FAULT lasted at least as long as what can be told even in it."""
+    demand = 'no FAULT is left while its cause can still be told'
+    was_left = (log.mode[:-1] == Mode.FAULT) & (log.mode[1:] != Mode.FAULT)
+    early = [
+        (float(left_s), span.fault.kind)
+        for left_s in log.tick_s[1:][was_left]
+        for span in log.spans
+        if span.fault.kind in TOLD_AT_REST
+        and span.begin_s + NOTICED_S < left_s < span.end_s - UNTIL_THE_END_S
+    ]
+    found = f'none of {int(was_left.sum())} was'
+    if early:
+        found = f'{len(early)} were, the first at {early[0][0]:.3f} s in spite of {early[0][1]}'
+    return Verdict(demand, not early, found, is_always=True)
+
+
 def run_nemesis(folder: Path, duration_s: float, seed: int) -> int:
     """Run a random scenario; write it, its bag and its figures; return 0 if nothing was wrong."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +195,8 @@ def run_nemesis(folder: Path, duration_s: float, seed: int) -> int:
     scenario, settings = load_scenario(file), load_settings()
     sys.stdout.write(f'seed {seed}: {len(scenario.faults)} faults in {duration_s:g} s\n')
     sys.stdout.flush()
-    log, verdicts = run_once(file, folder / 'run')
+    log, judged = run_once(file, folder / 'run')
+    verdicts = (*judged, following_error(log), left_too_early(log))
     told = [verdict._asdict() for verdict in verdicts]
     figures = {'seed': seed, **summary(scenario, log, settings), 'verdicts': told}
     write_json(folder / 'nemesis.json', figures | provenance(settings))
@@ -107,6 +214,7 @@ def summary(scenario: Scenario, log: RunLog, settings: Settings) -> dict[str, An
         mode.name: round(float(np.sum(gaps_s[log.mode == mode]) / np.sum(gaps_s)), 4)
         for mode in Mode
     }
+    driven = log.is_driven
     return {
         'duration_s': scenario.duration_s,
         'commands_checked': len(log.commands.received_ns),
@@ -114,6 +222,10 @@ def summary(scenario: Scenario, log: RunLog, settings: Settings) -> dict[str, An
             blind_share(log.commands, log.states, promise_of(settings))
             * len(log.commands.received_ns)
         ),
+        'commands_of_others': len(log.foreign_s),
+        'steps_checked': int(np.sum(driven)),
+        'largest_speed_radps': np.abs(log.true_qd_radps[driven]).max(axis=0).round(3).tolist(),
+        'furthest_position_rad': np.abs(log.true_q_rad[driven]).max(axis=0).round(3).tolist(),
         'faults_by_kind': dict(sorted(Counter(s.fault.kind for s in log.spans).items())),
         'controllers': len(log.lives),
         'resets_of_fault': log.num_resets,

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 
 from metactl_ros.bag.tick_log import BagError
-from metactl_ros.evaluation.invariants import Commands
 from metactl_ros.hil.believable import believable, Said
+from metactl_ros.hil.command_topics import read_commands
 from metactl_ros.hil.run_log import Life, RunLog, Span
 from metactl_ros.hil.scenario import Scenario
 from metactl_ros.hil.scripted_fault import ScriptedFault
 from metactl_ros.nodes.joint_messages import nanoseconds
+from metactl_ros.settings import load_arm
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
 TOPICS = (
     'joint_states',
     'joint_commands',
+    'forward_effort_controller/commands',
     'controller/shield',
     'controller/reference',
     'controller/feedback',
@@ -28,6 +30,8 @@ TOPICS = (
     'plant/braking',
     'plant/faults',
 )
+OLDEST_STATE_NS = 300_000_000
+"""A truth that was told longer ago only happens to bear the stamp of a state."""
 
 
 def read_run(folder: Path, scenario: Scenario) -> RunLog:
@@ -41,32 +45,38 @@ def read_run(folder: Path, scenario: Scenario) -> RunLog:
         said[topic].append(entry)
     shield, brakings = said['controller/shield'], said['plant/braking']
     driven = [entry.published_ns for entry in brakings if not entry.message.data]
-    if not shield or not driven or not said['joint_commands']:
+    sent = read_commands(
+        said['joint_commands'],
+        said['forward_effort_controller/commands'],
+        [nanoseconds(entry.message.header.stamp) for entry in shield],
+        load_arm().joint_names,
+    )
+    if not driven or sent is None:
         raise BagError(f'{folder}: the robot was never driven; see the logs there.')
     zero_ns = driven[0]
     run = json.loads((folder / 'run.json').read_text(encoding='utf-8'))
     values = np.array([entry.message.position for entry in shield])
     column = dict(zip(shield[0].message.name, values.T, strict=True))
-    restarts_ns = _restarts(said['joint_commands'])
     events = [event for event in run['events'] if event['kind'] != 'reset_fault']
     return RunLog(
         zero_ns=zero_ns,
         end_s=(run['end_ns'] - zero_ns) / NANOSECONDS_PER_SECOND,
         tick_s=_times_s(shield, zero_ns),
         mode=column['mode'].astype(np.int64),
-        error_rad=_true_error(said, column),
+        cause=column['cause'].astype(np.int64),
+        error_rad=true_error(said, column),
         excess=column['excess'],
         lives=_lives(said['controller/reference'], zero_ns),
-        commands=Commands(
-            np.array([nanoseconds(e.message.header.stamp) for e in said['joint_commands']]),
-            np.array([entry.published_ns for entry in said['joint_commands']]),
-            np.array([entry.message.effort for entry in said['joint_commands']]),
-        ),
-        states=believable(said, restarts_ns),
-        restarts_ns=restarts_ns,
+        commands=sent.commands,
+        states=believable(said, sent.restarts_ns),
+        restarts_ns=sent.restarts_ns,
+        command_problems=sent.problems,
+        foreign_s=(sent.foreign_ns - zero_ns) / NANOSECONDS_PER_SECOND,
         braking_s=_times_s(brakings, zero_ns),
         is_braking=np.array([bool(entry.message.data) for entry in brakings]),
         step_s=_times_s(said['plant/truth'], zero_ns),
+        true_q_rad=np.array([entry.message.position for entry in said['plant/truth']]),
+        true_qd_radps=np.array([entry.message.velocity for entry in said['plant/truth']]),
         spans=(
             *_spans_of_processes(events, zero_ns),
             *_spans_of_plant(scenario, said['plant/faults'], zero_ns),
@@ -96,31 +106,31 @@ def _times_s(entries: Sequence[Said], zero_ns: int) -> Array:
     return times / NANOSECONDS_PER_SECOND
 
 
-def _restarts(entries: Sequence[Said]) -> tuple[int, ...]:
-    """Return when the numbers of a topic began anew: another process publishes it."""
-    numbers = [entry.sequence for entry in entries]
-    return tuple(
-        entry.published_ns
-        for entry, number, before in zip(entries[1:], numbers[1:], numbers[:-1], strict=True)
-        if number <= before
-    )
+def true_error(said: Mapping[str, Sequence[Said]], column: Mapping[str, Array]) -> Array:
+    """Return how far the arm was from the reference of each tick, rad, shape (T,).
 
-
-def _true_error(said: dict[str, list[Said]], column: dict[str, Array]) -> Array:
-    """Return how far the arm was from the reference when the state acted upon was measured."""
-
-    def by_stamp(topic: str) -> dict[int, Any]:
-        return {nanoseconds(entry.message.header.stamp): entry.message for entry in said[topic]}
-
-    truth, goal, shield = by_stamp('plant/truth'), by_stamp('controller/reference'), said
+    Where it was when the state acted upon was measured; if that is not known, because no state
+    came or its stamp is wrong, where it was when the tick was told. NaN without either.
+    """
+    truths = said['plant/truth']
+    by_stamp = {nanoseconds(entry.message.header.stamp): entry for entry in truths}
+    goals = {
+        nanoseconds(entry.message.header.stamp): entry.message.points[-1].positions
+        for entry in said['controller/reference']
+    }
+    steps_ns = np.array([entry.published_ns for entry in truths], dtype=np.int64)
     parts = [column[f'state_stamp_{unit}'].astype(np.int64) for unit in ('sec', 'nanosec')]
     stamps_ns = (parts[0] * NANOSECONDS_PER_SECOND + parts[1]).tolist()
     errors = np.full(len(stamps_ns), np.nan)
-    for row, entry in enumerate(shield['controller/shield']):
-        wanted = goal.get(nanoseconds(entry.message.header.stamp))
-        actual = truth.get(stamps_ns[row])
-        if column['num_states'][row] and wanted is not None and actual is not None:
-            miss = np.asarray(wanted.points[-1].positions) - np.asarray(actual.position)
+    for row, entry in enumerate(said['controller/shield']):
+        place = int(np.searchsorted(steps_ns, entry.published_ns, side='right')) - 1
+        actual = truths[place] if place >= 0 else None
+        meant = by_stamp.get(stamps_ns[row]) if column['num_states'][row] else None
+        if meant is not None and 0 <= entry.published_ns - meant.published_ns <= OLDEST_STATE_NS:
+            actual = meant
+        goal = goals.get(nanoseconds(entry.message.header.stamp))
+        if goal is not None and actual is not None:
+            miss = np.asarray(goal) - np.asarray(actual.message.position)
             errors[row] = float(np.linalg.norm(miss))
     return errors
 

@@ -75,7 +75,7 @@ def run_scenario(
     crew, onlooker = Crew(setup, folder, commands_of, environment), Onlooker()
     events: list[dict[str, Any]] = []
     try:
-        crew.start_all()
+        crew.start_all(scenario.faults)
         _wait_for_tick(crew, onlooker, folder)
         _play(scenario, file.stem, crew, onlooker, events)
         gone, end_ns = crew.ended(), time.time_ns()

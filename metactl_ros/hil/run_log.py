@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.evaluation.invariants import Commands, States
-from metactl_ros.hil.scripted_fault import ScriptedFault
+from metactl_ros.hil.scripted_fault import HARMLESS, ScriptedFault
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
 
@@ -45,8 +45,10 @@ class RunLog:
     tick_s: Array
     """Shape (T,)."""
     mode: NDArray[np.int64]
+    cause: NDArray[np.int64]
+    """Of the mode, shape (T,)."""
     error_rad: Array
-    """Norm of the true tracking error, shape (T,); NaN where no state came."""
+    """Norm of the true tracking error, shape (T,); NaN where it is not known."""
     excess: Array
     """Of the gains in force over the Lyapunov condition, shape (T,)."""
     lives: tuple[Life, ...]
@@ -56,11 +58,19 @@ class RunLog:
     """Those that a controller could believe."""
     restarts_ns: tuple[int, ...]
     """When the first command of each further controller came."""
+    command_problems: tuple[str, ...]
+    """How the two topics of commands differ, or fail to have one for each tick."""
+    foreign_s: Array
+    """When somebody else sent commands, shape (F,)."""
     braking_s: Array
     """When the brake was set or released, shape (B,)."""
     is_braking: NDArray[np.bool_]
     step_s: Array
     """When the robot took its steps, shape (S,)."""
+    true_q_rad: Array
+    """Where its joints then were, shape (S, n)."""
+    true_qd_radps: Array
+    """And how fast, shape (S, n)."""
     spans: tuple[Span, ...]
     gone: tuple[str, ...]
     """Processes that ended by themselves, or crashed when told to end."""
@@ -72,6 +82,17 @@ class RunLog:
         """When each command was published, shape (N,)."""
         times: Array = (self.commands.received_ns - self.zero_ns) / NANOSECONDS_PER_SECOND
         return times
+
+    @property
+    def is_driven(self) -> NDArray[np.bool_]:
+        """Which steps of the robot are of the run: from the first driven one on, shape (S,)."""
+        return np.asarray((self.step_s >= 0.0) & (self.step_s <= self.end_s))
+
+    @property
+    def first_fault_s(self) -> float:
+        """When the first fault really came; the end of the run if there was none."""
+        begins = (span.begin_s for span in self.spans if span.fault.kind not in HARMLESS)
+        return min(begins, default=self.end_s)
 
     def when(self, nominal_s: float) -> float:
         """Return when something really was that the scenario states: exact for ends of faults."""

@@ -8,14 +8,25 @@
     faults: [{kind: silence, at_s: 2.0, for_s: 0.3}]
     expect:
       - {mode: BLIND, after_s: 2.0, within_s: 0.1}            # reached within
+      - {mode_in: [STOP, FAULT], after_s: 2.0, within_s: 0.1} # one of these is
+      - {leaves_nominal: true, after_s: 2.0, within_s: 0.1}   # any other mode is
       - {braking: true, after_s: 2.0, within_s: 0.1}          # of the robot, likewise
+      - {zero_or_holding: true, after_s: 2.0, within_s: 0.5}  # of the torque, and it stays so
       - {error_below_rad: 0.1, from_s: 4.5, to_s: 6.0}        # the true error, on every tick
+      - {speed_below_radps: [2.0, 2.0]}                       # the true one; one entry: of all
       - {effort_below_nm: [150, 60]}                          # of every command
       - {never: FAULT}
+      - {only: [BLIND, FAULT], from_s: 2.1}                   # no other mode
       - {rate_above_hz: 90, from_s: 1.0, to_s: 5.0}           # of the commands
+      - {gap_below_s: 0.05}                                   # between two of them
+      - {alone: true}                                         # nobody else sends commands
       - {in_order: true}                                      # no state believed is older
       - {certified: true}                                     # the condition held in NOMINAL
+    margins: {speed: 2.0, position_rad: 1.0, reason: nobody could know}
     protection: staleness
+
+What `always.py` demands is demanded of every run besides, from its first driven step on; only
+where physics makes that impossible may `margins` be larger, with the reason.
 
 Times count from the first step the robot is driven. Where one is the beginning or the end of a
 fault, it means when that really came.
@@ -34,13 +45,17 @@ from metactl_ros.settings import load_file, share_directory
 
 ModeName: TypeAlias = Literal['NOMINAL', 'WARMUP', 'FALLBACK', 'STOP', 'BLIND', 'FAULT']
 
-REACHED = ('mode', 'braking')
+REACHED = ('mode', 'mode_in', 'leaves_nominal', 'braking', 'zero_or_holding')
 """Expectations of something that comes about: they need `after_s` and `within_s`."""
 LASTING = (
     'never',
+    'only',
     'error_below_rad',
+    'speed_below_radps',
     'effort_below_nm',
     'rate_above_hz',
+    'gap_below_s',
+    'alone',
     'in_order',
     'certified',
 )
@@ -52,11 +67,18 @@ class Expectation:
     """One thing that must be true of a run; exactly one of REACHED and LASTING is given."""
 
     mode: ModeName | None = None
+    mode_in: tuple[ModeName, ...] | None = None
+    leaves_nominal: bool | None = None
     braking: bool | None = None
+    zero_or_holding: bool | None = None
     never: ModeName | None = None
+    only: tuple[ModeName, ...] | None = None
     error_below_rad: float | None = None
+    speed_below_radps: tuple[float, ...] | None = None
     effort_below_nm: tuple[float, ...] | None = None
     rate_above_hz: float | None = None
+    gap_below_s: float | None = None
+    alone: bool | None = None
     in_order: bool | None = None
     certified: bool | None = None
     after_s: float | None = None
@@ -70,7 +92,7 @@ class Expectation:
             raise ConfigError(
                 f'Expectation: expected exactly one of {(*REACHED, *LASTING)}, found {given}.'
             )
-        if False in (self.in_order, self.certified):
+        if getattr(self, given[0]) is False and given[0] != 'braking':
             raise ConfigError(f'Expectation.{given[0]}: expected true, found false; leave it out.')
         times = ('after_s', 'within_s') if given[0] in REACHED else ('from_s', 'to_s')
         set_times = {
@@ -113,11 +135,34 @@ class ScenarioSetup:
     payload_kg: float | None = None
     tau_z_s: float | None = None
     seed: int | None = None
+    reference: Literal['sinusoid', 'trajectory'] | None = None
 
     def applied_to(self, setup: Setup) -> Setup:
         """Return a set-up with what was chosen."""
         chosen = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(setup, **{k: v for k, v in chosen.items() if v is not None})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Margins:
+    """By how much the true arm may miss its limits."""
+
+    speed: float = 1.25
+    """Times the velocity limit of each joint."""
+    position_rad: float = 0.3
+    """Beyond the position limit of each joint, rad."""
+    reason: str = ''
+    """Why they are not the usual ones."""
+
+    def __post_init__(self) -> None:
+        require_positive('Margins', speed=self.speed, position_rad=self.position_rad)
+        usual = {field.name: field.default for field in fields(self)}
+        is_usual = all(getattr(self, name) == usual[name] for name in ('speed', 'position_rad'))
+        if is_usual == bool(self.reason.strip()):
+            raise ConfigError(
+                f'Margins: expected a reason with other margins than {usual["speed"]} and '
+                f'{usual["position_rad"]} rad, and none with these, found {self.reason!r}.'
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +177,7 @@ class Scenario:
     setup: ScenarioSetup = ScenarioSetup()
     faults: tuple[ScriptedFault, ...] = ()
     expect: tuple[Expectation, ...] = ()
+    margins: Margins = Margins()
     reset_fault_after_s: float | None = None
     """Whoever watches resets a FAULT that has lasted this long, s; null: nobody does."""
 

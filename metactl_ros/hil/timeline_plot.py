@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of a run: modes as a band, true error, efforts, faults as shaded spans."""
+"""The picture of a run: modes as a band, true error and speed, efforts, faults as shades."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -31,9 +31,9 @@ MOST_LABELS = 40
 def plot_timeline(path: Path, title: str, log: RunLog) -> None:
     """Draw a run into a PNG."""
     figure, axes = pyplot.subplots(
-        3, 1, figsize=(11, 7), sharex=True, height_ratios=(1, 3, 3), squeeze=False
+        4, 1, figsize=(11, 9), sharex=True, height_ratios=(1, 3, 3, 3), squeeze=False
     )
-    band, error, effort = axes[:, 0]
+    band, error, speed, effort = axes[:, 0]
     edges = [0, *(np.flatnonzero(np.diff(log.mode)) + 1).tolist(), len(log.mode)]
     for begin, end in pairwise(edges):
         last_s = log.tick_s[min(end, len(log.tick_s) - 1)]
@@ -44,6 +44,8 @@ def plot_timeline(path: Path, title: str, log: RunLog) -> None:
     band.legend(handles=seen, loc='upper left', ncols=len(seen), fontsize='small')
     error.plot(log.tick_s, log.error_rad, linewidth=0.8)
     error.set_ylabel('true error [rad]')
+    speed.plot(log.step_s[log.is_driven], log.true_qd_radps[log.is_driven], linewidth=0.8)
+    speed.set_ylabel('true speed [rad/s]')
     efforts_nm = log.commands.effort_nm
     for joint in range(efforts_nm.shape[1]):
         effort.plot(
@@ -57,7 +59,7 @@ def plot_timeline(path: Path, title: str, log: RunLog) -> None:
     effort.legend(loc='upper left', fontsize='small')
     for span in log.spans:
         end_s = min(span.end_s, float(log.tick_s[-1]))
-        for axis in (error, effort):
+        for axis in (error, speed, effort):
             axis.axvspan(span.begin_s, end_s, color='0.5', alpha=0.2, linewidth=0)
         if len(log.spans) > MOST_LABELS:
             continue
@@ -69,7 +71,7 @@ def plot_timeline(path: Path, title: str, log: RunLog) -> None:
             va='top',
             fontsize='x-small',
         )
-    for axis in (error, effort):
+    for axis in (error, speed, effort):
         axis.grid(alpha=0.3)
     figure.suptitle(title)
     figure.tight_layout()

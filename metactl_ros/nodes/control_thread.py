@@ -6,7 +6,8 @@ It knows no ROS: states come from an `Inbox`; what it decides goes to `send`, an
 to `tell`. Before `send` stands one more check, which trusts nobody: an effort that is not finite,
 too large or too far from the last one is replaced by a step towards zero, and the controller
 faults. However the thread ends, it ends with the fading torque of a blind arm and a last zero. If
-it hangs, as within a policy that never answers, another thread takes the torque down in its place.
+it hangs, as within a policy that never answers, another thread takes the torque down in its place
+(`tick_watch.py`): if it comes back soon it goes on as a blind arm does, else control is over.
 """
 
 from collections import deque
@@ -22,64 +23,27 @@ from typing import NamedTuple
 import numpy as np
 
 from metactl_ros.arm import JointLimits
+from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.nodes.deadlines import awake_cores, become_realtime, Deadlines, sleep_until
 from metactl_ros.nodes.driver import Driver, Tick
-from metactl_ros.signals import ArmState, Array, seconds
+from metactl_ros.nodes.inbox import Arrival, Inbox
+from metactl_ros.nodes.tick_watch import TickWatch
+from metactl_ros.signals import Array, seconds
 
-INBOX_SIZE = 64
-"""States kept between two ticks; of a faster burst the oldest are lost."""
 REHEARSAL_NS = 800_000
 """How long before a tick its policy is asked for nothing: 10 ms later its caches are cold."""
 GRACE_S = 0.003
 """How long a late tick waits for a state if there is none: who overslept cannot say that others
 were silent. A machine that stood still brings state and tick at the same moment."""
-LOOK_S, HANGS_AFTER = 0.05, 20
-"""How often somebody looks whether ticks go on, and after how many looks in vain they do not: a
-second in which this process runs, whatever time passes while it is stopped."""
+PATIENCE_NS = 30_000_000
+"""How long a tick may go on before another thread stands in, counted by a `TickWatch`: noticed by
+looks, it has the arm at most 50 ms after the tick began."""
+LOOK_S, HANGS_AFTER = 0.01, 100
+"""How often somebody looks whether ticks go on, and after how many looks in vain they never will:
+a second in which this process runs, whatever time passes while it is stopped."""
+HIGHEST_PRIORITY = 99
 SLACK = 1e-9
 """N m by which a limit may be missed through rounding."""
-
-
-class Arrival(NamedTuple):
-    """A state that came."""
-
-    state: ArmState
-    stamp_ns: int
-    """As it was sent, on the clock of the robot."""
-    effort_nm: Array | None
-    received_ns: int
-    """On the steady clock."""
-
-
-class Inbox:
-    """What came since the last tick; callbacks put, the control thread takes."""
-
-    def __init__(self) -> None:
-        self._arrivals: deque[Arrival] = deque(maxlen=INBOX_SIZE)
-        self._came = threading.Condition()
-        self._is_woken = False
-
-    def put(self, arrival: Arrival) -> None:
-        """Leave a state for the control thread."""
-        with self._came:
-            self._arrivals.append(arrival)
-            self._came.notify()
-
-    def wake(self) -> None:
-        """End a wait without a state: the present one, or else the next."""
-        with self._came:
-            self._is_woken = True
-            self._came.notify()
-
-    def take(self, timeout_s: float = 0.0) -> list[Arrival]:
-        """Return all states, oldest first, waiting for one if there is none."""
-        with self._came:
-            if not self._arrivals and not self._is_woken and timeout_s > 0.0:
-                self._came.wait(timeout_s)
-            self._is_woken = False
-            taken = list(self._arrivals)
-            self._arrivals.clear()
-        return taken
 
 
 class Command(NamedTuple):
@@ -92,6 +56,10 @@ class Command(NamedTuple):
     state_stamp_ns: int
     """Of the state it answers, on the clock of the robot."""
     late_ns: int
+    must_brake: bool
+    """Whether the robot is asked to brake: in FAULT, and after an error or a hang."""
+    is_withheld: bool = False
+    """Whether it is not to be sent, only told: it was decided before a pause, or too late."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +75,7 @@ class Timing:
     fade_ns: int
     """How long the last commands take to reach zero."""
     priority: int
+    patience_ns: int = PATIENCE_NS
 
 
 class ControlThread(threading.Thread):
@@ -129,12 +98,22 @@ class ControlThread(threading.Thread):
         self._effort_nm: Array | None = None
         self._newest: Arrival | None = None
         self._must_stop = threading.Event()
-        self._has_error = False
+        self._error = Cause.NONE
+        self._reports: deque[Cause] = deque()
+        self.outer_error = Cause.NONE
+        """Set by others, from any thread: what they find wrong, for as long as it is."""
         self._sent_ns = 0
         self._numbers, self._round = count(1), 0
         """The number of the present round; zero while none is due."""
+        self._is_at_work = False
+        """Whether it is this thread's turn, and not that of the clock or of the robot."""
         self._sending = threading.Lock()
+        self._was_replaced = False
+        """Whether somebody stood in for a tick, and the loop does not know."""
+        self.num_stand_ins = 0
+        """Commands that another thread sent because a tick hung."""
         self._is_given_up, self._is_over = False, threading.Event()
+        self._must_brake = False
         self.deadlines = Deadlines(timing.period_ns, time.monotonic_ns())
         self.tick_ns = np.zeros(8192, dtype=np.int64)
         """From the arrival of a state, or the tick's begin if that is later, to its command."""
@@ -149,6 +128,10 @@ class ControlThread(threading.Thread):
         self._inbox.wake()
         while self.is_alive() and not self._is_over.is_set():
             self.join(LOOK_S)
+
+    def report(self, cause: Cause) -> None:
+        """Make something that was found elsewhere, in any thread, an error of the next tick."""
+        self._reports.append(cause)
 
     def run(self) -> None:
         """Wait for a first state, tick until stopped, and end safely."""
@@ -167,15 +150,23 @@ class ControlThread(threading.Thread):
                 self.error = traceback.format_exc()
             finally:
                 self._round = 0
+                self._rejoin()
                 self._end()
 
     def _watch(self) -> None:
         """Wait for the end of the thread, or take the arm from it if it hangs."""
-        before, num_looks = 0, 0
+        if not self.is_alive():
+            return
+        if self._timing.priority:  # above the one that may never give way again
+            become_realtime(min(self._timing.priority + 1, HIGHEST_PRIORITY))
+        watch, before, num_looks = TickWatch(self, LOOK_S), 0, 0
         while self.is_alive() and num_looks < HANGS_AFTER:
             self.join(LOOK_S)
-            num_looks = num_looks + 1 if self._round and self._round == before else 0
-            before = self._round
+            present = self._round
+            num_looks = num_looks + 1 if present and present == before else 0
+            before = present
+            if watch.look(present if self._is_at_work else 0) >= self._timing.patience_ns:
+                self._stand_in(present)
         if self.is_alive():
             self.error = f'control hangs: a tick did not end within {LOOK_S * HANGS_AFTER:g} s'
             self._must_stop.set()
@@ -184,6 +175,34 @@ class ControlThread(threading.Thread):
                 self._sending.release()
                 self._end()
             self._is_over.set()
+
+    def _stand_in(self, present_round: int) -> None:
+        """Take the torque a step down, once a period, in the place of a tick that hangs."""
+        if not self._sending.acquire(blocking=False):
+            return  # sending itself hangs: nothing can be said
+        try:
+            now_ns = time.monotonic_ns()
+            is_due = now_ns - self._sent_ns >= self._timing.period_ns
+            if is_due and present_round == self._round and self._newest is not None:
+                self._was_replaced = True
+                self._effort_nm = self._towards_zero()
+                stamp_ns = self._newest.stamp_ns
+                self._send(Command(self._effort_nm, None, stamp_ns, 0, must_brake=True))
+                self._sent_ns = now_ns
+                self.num_stand_ins += 1
+        except Exception:
+            self.error = self.error or traceback.format_exc()
+        finally:
+            self._sending.release()
+
+    def _rejoin(self) -> bool:
+        """Go on from what another thread has sent meanwhile; return whether one has."""
+        with self._sending:
+            was_replaced, self._was_replaced = self._was_replaced, False
+            if was_replaced:
+                assert self._effort_nm is not None
+                self._driver.resume(self._effort_nm)
+        return was_replaced
 
     def _begin(self) -> list[Arrival]:
         """Return the first states that came, none if stopped before."""
@@ -202,24 +221,42 @@ class ControlThread(threading.Thread):
             self._round = next(self._numbers)
             due_ns = self.deadlines.next_ns
             if sleep_until(due_ns - REHEARSAL_NS) < due_ns - REHEARSAL_NS // 2:  # else too late
+                self._is_at_work = True
                 self._driver.rehearse(REHEARSAL_NS // 2)
+                self._is_at_work = False
             now_ns = sleep_until(due_ns)
+            self._is_at_work = True
             late_ns = self.deadlines.begin_tick(now_ns)
-            is_late = late_ns > self._timing.period_ns // 2
-            arrivals += self._inbox.take(GRACE_S if is_late else 0.0)
+            arrivals += self._gather(now_ns, late_ns)
             self._tick(arrivals, now_ns, late_ns)
             if arrivals:  # of many, as from a 1 kHz robot, one always came in time
                 off_ns = min((a.received_ns + lead_ns - due_ns for a in arrivals), key=abs)
                 self.deadlines.align(due_ns + off_ns)
             arrivals = []
+            self._is_at_work = False
+
+    def _gather(self, now_ns: int, late_ns: int) -> list[Arrival]:
+        """Return the states that came; a late tick waits a little for one that it had not yet."""
+        is_late = late_ns > self._timing.period_ns // 2
+        arrivals = self._inbox.take(GRACE_S if is_late else 0.0)
+        if self._was_away(late_ns) and arrivals and not self._is_fresh(arrivals[-1], now_ns):
+            arrivals += self._inbox.take(GRACE_S)  # what waited had come before the pause
+        return arrivals
+
+    def _was_away(self, late_ns: int) -> bool:
+        """Return whether a tick is so late that the arm was alone meanwhile."""
+        return late_ns > self._timing.state_timeout_ns
+
+    def _is_fresh(self, arrival: Arrival, now_ns: int) -> bool:
+        return now_ns - arrival.received_ns <= self._timing.state_timeout_ns
 
     def _follow_states(self, arrivals: list[Arrival]) -> None:
         while not self._must_stop.is_set():
             for arrival in arrivals:  # each stamp has its own tick, and its own answer
-                self._round = next(self._numbers)
+                self._round, self._is_at_work = next(self._numbers), True
                 self.deadlines.num_ticks += 1
                 self._tick([arrival], arrival.received_ns, 0)
-            self._round = 0
+            self._round, self._is_at_work = 0, False
             arrivals = self._inbox.take(seconds(self._timing.state_timeout_ns))
             if not arrivals and not self._must_stop.is_set():
                 self._tick([], time.monotonic_ns(), 0)
@@ -228,40 +265,99 @@ class ControlThread(threading.Thread):
         if arrivals:
             self._newest = arrivals[-1]
         assert self._newest is not None
+        was_replaced = self._rejoin()
+        # Who was late himself cannot say that nothing happened.
+        was_away = was_replaced or self._was_away(late_ns)
+        if was_away:
+            arrivals = arrivals[-1:]
+            if not was_replaced:  # else commands went on, and there was no pause
+                self._resume(arrivals, now_ns)
         age_ns = max(now_ns - self._newest.received_ns, 0)
+        if self._reports and not self._error:
+            self._error = self._reports.popleft()
         tick = self._driver.tick(
             [arrival.state for arrival in arrivals],
             self._newest.state.stamp_ns + age_ns,
-            age_ns <= self._timing.state_timeout_ns,
-            self._has_error,
+            self._is_fresh(self._newest, now_ns) and not was_away,
+            self._error or self.outer_error,
+            self._steady_ns(now_ns),
         )
-        self._has_error = False
-        self._issue(tick.step.effort_nm, tick, late_ns)
+        self._error = Cause.NONE
+        self._issue(tick.step.effort_nm, tick, late_ns, is_withheld=self._is_outdated(tick))
         if arrivals:
             begin_ns = max(self._newest.received_ns, now_ns)
             place = (self.deadlines.num_ticks - 1) % len(self.tick_ns)
             self.tick_ns[place] = self._sent_ns - begin_ns
 
-    def _issue(self, effort_nm: Array, tick: Tick | None, late_ns: int) -> None:
-        """Check an effort against what no effort may be, and send it."""
+    def _is_outdated(self, tick: Tick) -> bool:
+        """Return whether the thread stood still while it decided, so that the next tick is blind.
+
+        A robot that has braked meanwhile should not be told what was right before; a torque that
+        fades, or zero, is right at any time.
+        """
+        if self._timing.ticks_on_states or tick.mode >= Mode.BLIND:
+            return False
+        return self._was_away(time.monotonic_ns() - self.deadlines.next_ns)
+
+    def _resume(self, arrivals: list[Arrival], now_ns: int) -> None:
+        """Go on after a pause from what the motors give now, as far as their rate leads there.
+
+        Whatever the robot did with the last command, no two commands are further apart than the
+        rate allows in the whole periods between them; this tick needs one of them itself.
+        """
+        assert self._effort_nm is not None
+        assert self._newest is not None
+        measured = None
+        if arrivals and self._is_fresh(arrivals[-1], now_ns):
+            measured = arrivals[-1].effort_nm
+        acting = self._driver.acting_effort(self._newest.state, measured)
+        if acting is None or not np.isfinite(acting).all():
+            return
+        passed = (now_ns - self._sent_ns) // self._timing.period_ns
+        reach = self._step_nm * max(passed - 1, 0)
+        towards = np.clip(acting, -self._most_nm, self._most_nm) - self._effort_nm
+        self._effort_nm = self._effort_nm + np.clip(towards, -reach, reach)
+        self._driver.resume(self._effort_nm)
+
+    def _steady_ns(self, now_ns: int) -> int | None:
+        """Return the time that modes and limits run on; in simulated time that of the states."""
+        return None if self._timing.ticks_on_states else now_ns
+
+    def _issue(
+        self, effort_nm: Array, tick: Tick | None, late_ns: int, *, is_withheld: bool = False
+    ) -> None:
+        """Check an effort against what no effort may be, and send it unless it is withheld."""
+        is_mine = threading.current_thread() is self
+        with self._sending:
+            if is_mine and self._is_given_up:
+                return  # it hung, and came back when another had taken its place
+            is_withheld = is_withheld or (is_mine and self._was_replaced)
+            command = self._checked(effort_nm, tick, late_ns, is_withheld=is_withheld)
+            if not is_withheld:
+                self._effort_nm = command.effort_nm
+                self._send(command)
+                self._sent_ns = time.monotonic_ns()
+        self._tell(command)  # whoever listens can wait: the arm has its command
+
+    def _checked(
+        self, effort_nm: Array, tick: Tick | None, late_ns: int, *, is_withheld: bool
+    ) -> Command:
+        """Return a command of an effort, or of a step towards zero if it may not be sent."""
         assert self._effort_nm is not None
         assert self._newest is not None
         is_good = effort_nm.shape == self._most_nm.shape and bool(
             (np.abs(effort_nm) <= self._most_nm).all()
             and (np.abs(effort_nm - self._effort_nm) <= self._step_nm + SLACK).all()
         )  # false for NaN
-        if not is_good:
+        if not is_good and not is_withheld:
             self.num_checks_failed += 1
-            self._has_error = True
+            self._error = Cause.INTERNAL_ERROR
             effort_nm = self._towards_zero()
-        command = Command(effort_nm, tick, self._newest.stamp_ns, late_ns)
-        with self._sending:
-            if self._is_given_up and threading.current_thread() is self:
-                return  # it hung, and came back when another had taken its place
-            self._effort_nm = effort_nm
-            self._send(command)
-        self._sent_ns = time.monotonic_ns()
-        self._tell(command)  # whoever listens can wait: the arm has its command
+        if tick is not None:
+            self._must_brake = tick.mode == Mode.FAULT
+        must_brake = self._must_brake or self.error is not None
+        stamp_ns = self._newest.stamp_ns
+        return Command(effort_nm, tick, stamp_ns, late_ns, must_brake, is_withheld)
 
     def _towards_zero(self) -> Array:
         assert self._effort_nm is not None
@@ -278,7 +374,8 @@ class ControlThread(threading.Thread):
             if self.error is None and now_ns < last_ns:
                 try:
                     age_ns = now_ns - self._newest.received_ns
-                    tick = self._driver.fade(self._newest.state.stamp_ns + age_ns)
+                    stamp_ns = self._newest.state.stamp_ns + age_ns
+                    tick = self._driver.fade(stamp_ns, self._steady_ns(now_ns))
                     effort_nm = tick.step.effort_nm
                 except Exception:
                     self.error = traceback.format_exc()

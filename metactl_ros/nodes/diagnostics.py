@@ -3,6 +3,7 @@
 """What /diagnostics says of the controller, once a second: is it well, and if not, why."""
 
 from collections.abc import Mapping
+import time
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -11,8 +12,11 @@ import numpy as np
 from metactl_ros.control.modes import Mode
 from metactl_ros.nodes.control_thread import ControlThread
 from metactl_ros.nodes.deadlines import BINS_MS
-from metactl_ros.nodes.driver import Driver
+from metactl_ros.nodes.driver import Driver, Tick
 from metactl_ros.nodes.joint_messages import set_stamp
+from metactl_ros.nodes.mode_report import ModeLog, recent_lines, text_of
+from metactl_ros.nodes.sources import names_of, SourceWatch
+from metactl_ros.signals import seconds
 
 LATE_SHARE = 0.01
 """Share of late ticks that makes a warning."""
@@ -44,35 +48,65 @@ def report(
     driver: Driver,
     counts: Mapping[str, int],
     facts: Mapping[str, object],
+    modes: ModeLog,
+    sources: SourceWatch,
 ) -> Any:
-    """Return a DiagnosticArray of the three checks: mode, timing, inputs."""
+    """Return a DiagnosticArray of the four checks: mode, timing, inputs, sources."""
     array = DiagnosticArray()
     set_stamp(array.header.stamp, stamp_ns)
     tick, deadlines = driver.last, thread.deadlines
     mode = tick.mode if tick else None
     level = DiagnosticStatus.STALE if mode is None else LEVELS[mode]
-    if thread.error:
-        level = DiagnosticStatus.ERROR
-    text = thread.error or ('waiting for a joint state' if mode is None else mode.name)
+    text = 'waiting for a joint state' if mode is None else mode.name
     shield: dict[str, object] = dict(facts)
     if tick:
+        now_ns, is_enabled = time.monotonic_ns(), driver.requests.is_enabled
+        shield |= mode_values(tick, modes, now_ns, is_enabled=is_enabled)
+        if level != DiagnosticStatus.OK:
+            text = f'{tick.mode.name}: {shield["cause"]}'
+        if tick.mode == Mode.FAULT:
+            shield['last error'] = facts.get('last error') or shield['cause']
         shield |= {
-            'mode': tick.mode.name,
             'shield reason': tick.step.decision.reason,
             'shield activation': driver.num_moved / max(driver.num_ticks, 1),
             'policy errors': driver.num_policy_errors,
             'failed output checks': thread.num_checks_failed,
         }
-    ticks = max(deadlines.num_ticks, 1)
-    is_late = deadlines.num_late > LATE_SHARE * ticks
+    if thread.error:
+        level, text = DiagnosticStatus.ERROR, thread.error
+    is_late = deadlines.num_late > LATE_SHARE * max(deadlines.num_ticks, 1)
+    refused = sum(count for key, count in counts.items() if key not in ('accepted', 'dropped'))
+    array.status = [
+        status(f'{node_name}: mode', level, text, shield),
+        status(
+            f'{node_name}: timing',
+            DiagnosticStatus.WARN if is_late else DiagnosticStatus.OK,
+            f'{deadlines.num_late} of {deadlines.num_ticks} ticks late',
+            timing_values(thread, driver),
+        ),
+        status(
+            f'{node_name}: joint states',
+            DiagnosticStatus.WARN if refused else DiagnosticStatus.OK,
+            f'{refused} refused',
+            dict(counts),
+        ),
+        source_status(node_name, sources),
+    ]
+    return array
+
+
+def timing_values(thread: ControlThread, driver: Driver) -> dict[str, object]:
+    """Return how well deadlines are kept, and how long ticks take."""
+    deadlines = thread.deadlines
     late = deadlines.lateness_ms()
     bins = [f'<= {end} ms' for end in BINS_MS] + [f'> {BINS_MS[-1]} ms']
-    timing: dict[str, object] = {
+    return {
         'ticks': deadlines.num_ticks,
         'mean period ms': deadlines.mean_period_ms(),
         'stale ticks': driver.num_stale,
         'late ticks': deadlines.num_late,
         'missed deadlines': deadlines.num_missed,
+        'commands for ticks that hung': thread.num_stand_ins,
         'is realtime': thread.is_realtime,
         **{f'lateness {name} ms': value for name, value in late.items()},
         **{
@@ -82,23 +116,35 @@ def report(
         **quantiles_ms('tick', thread.tick_ns[: deadlines.num_ticks]),
         **quantiles_ms('inference', driver.inference_ns[: driver.num_ticks]),
     }
-    refused = sum(count for key, count in counts.items() if key not in ('accepted', 'dropped'))
-    array.status = [
-        status(f'{node_name}: mode', level, text, shield),
-        status(
-            f'{node_name}: timing',
-            DiagnosticStatus.WARN if is_late else DiagnosticStatus.OK,
-            f'{deadlines.num_late} of {deadlines.num_ticks} ticks late',
-            timing,
-        ),
-        status(
-            f'{node_name}: joint states',
-            DiagnosticStatus.WARN if refused else DiagnosticStatus.OK,
-            f'{refused} refused',
-            dict(counts),
-        ),
-    ]
-    return array
+
+
+def mode_values(tick: Tick, modes: ModeLog, now_ns: int, *, is_enabled: bool) -> dict[str, object]:
+    """Return mode, cause, since when, remedy, and the last changes."""
+    text = text_of(tick.cause, is_enabled=is_enabled, is_ending=modes.is_ending)
+    since_ns = modes.recent[-1].at_ns if modes.recent else now_ns
+    return {
+        'mode': tick.mode.name,
+        'cause': f'{text.happened} ({tick.cause.name})',
+        'joint': modes.recent[-1].joint if modes.recent else '',
+        'since s': seconds(now_ns - since_ns),
+        'to do': text.to_do(tick.mode),
+        'mode changes': modes.num_changes,
+        **recent_lines(modes.recent, now_ns),
+    }
+
+
+def source_status(node_name: str, sources: SourceWatch) -> Any:
+    """Return a DiagnosticStatus of who else publishes."""
+    findings = sources.findings
+    return status(
+        f'{node_name}: sources',
+        DiagnosticStatus.ERROR if findings else DiagnosticStatus.OK,
+        ' '.join(findings) or 'one source',
+        {
+            'publishers of joint states': names_of(sources.states),
+            'states of others used': sources.lines.num_foreign_used,
+        },
+    )
 
 
 def idle_report(node_name: str, stamp_ns: int, state: str, error: str) -> Any:

@@ -4,12 +4,18 @@
 
     driver.begin(state, effort)                   the first good state
     tick = driver.tick(new_states, now_ns, ...)   every period, whether or not a state came
+    driver.resume(effort)                         before it, if nobody ticked for too long
     driver.rehearse(budget_ns)                    shortly before, so that the policy is quick
     tick = driver.fade(now_ns)                    on the way out: the ladder of a blind arm
 
 The control loop, the shield and the modes are those of the simulations (`control/loop.py`); the
 driver adds what only a robot has: several states at once or none, a reference that may be missing,
 a policy that may be late, and requests of an operator.
+
+There are two times. States, and the reference they are compared with, have that of the gate
+(`state_gate.py`), which follows the robot's stamps. Modes, rate limits and fading torques have the
+loop's, which begins as that of the states and from there on is the controller's own steady clock:
+whatever stamps do, a second of FAULT is a second. In simulated time only the first exists.
 """
 
 from collections.abc import Sequence
@@ -21,8 +27,8 @@ import numpy as np
 
 from metactl_ros.arm import Arm
 from metactl_ros.control.controller_settings import ControllerSettings
-from metactl_ros.control.loop import ControlLoop, ControlStep, Health
-from metactl_ros.control.modes import Mode
+from metactl_ros.control.loop import ControlLoop, ControlStep
+from metactl_ros.control.modes import Cause, Health, Mode
 from metactl_ros.evaluation.rollout import Policy
 from metactl_ros.nodes.reference_source import ReferenceSource
 from metactl_ros.reference import Hold
@@ -35,9 +41,11 @@ class Tick(NamedTuple):
     now_ns: int
     """On the timeline of the states."""
     loop_ns: int
-    """The same without steps back: what the loop was told."""
+    """What the loop was told: the steady clock since it was reset; it never goes back."""
     was_restarted: bool
-    """Whether the loop was reset before it: at the first tick, or because it was asked for."""
+    """Whether it is the first, or the context was cleared before it."""
+    was_resumed: bool
+    """Whether the loop went on after a pause, from an effort that was not its last."""
     seen: Sequence[tuple[ArmState, Reference]]
     """What entered the window, oldest first; nothing if no state came."""
     effort_before_nm: Array
@@ -58,6 +66,16 @@ class Tick(NamedTuple):
     def mode(self) -> Mode:
         """What the controller was doing."""
         return Mode(int(self.step.modes))
+
+    @property
+    def cause(self) -> Cause:
+        """Why it was doing that."""
+        return Cause(int(self.step.causes))
+
+    @property
+    def joint(self) -> int:
+        """Which joint the cause is about; -1 if none in particular."""
+        return int(self.step.joints)
 
 
 @dataclass(slots=True)
@@ -113,11 +131,12 @@ class Driver:
         self._window: Array | None = None
         self._now_ns = 0
         self._stood_ns = 0
+        self._origin_ns: int | None = None
         self._action = self.loop.nominal_action
         self._inference_ns = self._last_inference_ns = 0
         self._seen: list[tuple[ArmState, Reference]] = []
         self._payload_kg = requests.payload_kg
-        self._was_restarted = False
+        self._was_restarted = self._was_resumed = self._was_held = False
         self._effort_nm = np.zeros(0)
         self.num_policy_errors = 0
         self.num_ticks = 0
@@ -134,41 +153,66 @@ class Driver:
         return self._restart(state, effort_nm)
 
     def tick(
-        self, states: Sequence[ArmState], now_ns: int, is_fresh: bool, has_error: bool = False
+        self,
+        states: Sequence[ArmState],
+        now_ns: int,
+        is_fresh: bool,
+        error: Cause = Cause.NONE,
+        steady_ns: int | None = None,
     ) -> Tick:
         """Take what came since the last tick and return what to do.
 
         Args:
-            states: New ones, oldest first; all enter the window, the last is acted upon.
+            states: New ones, oldest first; all enter the window, the last is acted upon. After
+                BLIND and FAULT only the last counts: what came before led nowhere.
             now_ns: Now, on the timeline of the states.
             is_fresh: Whether the newest state is recent enough.
-            has_error: Whether something failed that only a reset forgives.
+            error: What failed that only a reset forgives.
+            steady_ns: Now, on the steady clock; None in simulated time.
         """
         assert self._state is not None
         if self.requests.clear_context and self._may_clear():
             self.requests.clear_context = False
             if self.last is not None:  # else there is nothing to clear
-                self._restart(states[-1] if states else self._state, self.last.step.effort_nm)
+                self.loop.forget_context()
+                self._action, self._was_restarted = self.loop.nominal_action, True
         self._inference_ns, self._seen = 0, []
         self._payload_kg = self.requests.payload_kg  # once: it may change at any time
-        if states:
-            if self.last is not None and self.last.mode >= Mode.BLIND:
-                self.reference.rejoin(states[0])  # the arm has moved by itself meanwhile
-            reference = self._look(states)  # asked once: a new trajectory is for the next tick
-        else:
-            reference = self.reference.at(now_ns)
+        is_enabled = self.requests.is_enabled
+        if self._was_let_go():
+            states = states[-1:]
+        if (states or is_fresh) and self._was_left(is_enabled):
+            self.reference.rejoin(states[-1] if states else self._state)
+        # Asked once: a new trajectory is for the next tick.
+        reference = self._look(states) if states else self.reference.at(now_ns)
         state = self._state
         reset_fault = self.requests.reset_fault
         if reset_fault:  # one that comes from now on is for the next tick
             self.requests.reset_fault = False
         health = Health(
             state_is_fresh=is_fresh,
-            reference_is_valid=reference is not None and self.requests.is_enabled,
+            reference_is_valid=reference is not None and is_enabled,
             policy_is_on_time=self._inference_ns <= self._inference_budget_ns,
-            has_error=has_error,
+            error=error,
             reset_requested=reset_fault,
         )
-        return self._act(state, reference or self._hold(state), now_ns, health)
+        self._was_held = not is_enabled
+        loop_ns = self._loop_ns(now_ns, steady_ns)
+        return self._act(state, reference or self._hold(state), now_ns, loop_ns, health)
+
+    def acting_effort(self, state: ArmState, effort_nm: Array | None) -> Array | None:
+        """Return what the motors give after a pause, shape (n,), or None if that is no matter.
+
+        A robot to which nobody speaks brakes, or keeps the last effort: the measured one tells.
+        If it says none, gravity's torque is what a braked arm needs. BLIND and FAULT go on from
+        their own effort: it fades, and nothing wakes it.
+        """
+        return None if self._was_let_go() else self.loop.acting_effort(state, effort_nm)
+
+    def resume(self, effort_nm: Array) -> None:
+        """Go on after a pause, limiting the rate from an effort, shape (n,); modes stay."""
+        self._effort_nm, self._was_resumed = effort_nm, True
+        self.loop.resume(effort_nm)
 
     def rehearse(self, budget_ns: int) -> None:
         """Ask the policy for nothing: what it needs is then in the caches when a tick asks it.
@@ -179,17 +223,18 @@ class Driver:
         if self._policy is not None and self._window is not None and is_quick:
             propose(self._policy, self._window, self.loop.gain_map.size)
 
-    def fade(self, now_ns: int) -> Tick:
+    def fade(self, now_ns: int, steady_ns: int | None = None) -> Tick:
         """Return a tick of an arm that is being left alone: gravity torque, fading to zero."""
         assert self._state is not None
         self._inference_ns, self._seen = 0, []
         health = Health(state_is_fresh=False)
-        return self._act(self._state, self._hold(self._state), now_ns, health)
+        loop_ns = self._loop_ns(now_ns, steady_ns)
+        return self._act(self._state, self._hold(self._state), now_ns, loop_ns, health)
 
     def _restart(self, state: ArmState, effort_nm: Array | None) -> Array:
         self.reference.begin(state)
         self._state, self._action = state, self.loop.nominal_action
-        self._now_ns, self._stood_ns = state.stamp_ns, 0
+        self._now_ns, self._stood_ns, self._origin_ns = state.stamp_ns, 0, None
         self._was_restarted = True
         self._effort_nm = self.loop.reset(state, effort_nm)
         return self._effort_nm
@@ -211,12 +256,26 @@ class Driver:
             self._action = without_proposal(self.loop) if action is None else action
         return wanted
 
-    def _act(self, state: ArmState, reference: Reference, now_ns: int, health: Health) -> Tick:
-        # A simulator that pauses stands still while the steady clock runs. Later its stamps are
-        # behind, but the loop must not wait for them: to it, time only goes on.
-        self._stood_ns += max(self._now_ns - now_ns, 0)
-        self._now_ns = now_ns
-        loop_ns = now_ns + self._stood_ns
+    def _loop_ns(self, now_ns: int, steady_ns: int | None) -> int:
+        """Return what the time is to the loop."""
+        if steady_ns is None:
+            # A simulator that pauses stands still while the steady clock runs. Later its stamps
+            # are behind, but the loop must not wait for them: to it, time only goes on.
+            self._stood_ns += max(self._now_ns - now_ns, 0)
+            self._now_ns = now_ns
+            return now_ns + self._stood_ns
+        if self._origin_ns is None:
+            self._origin_ns = steady_ns - now_ns
+        return steady_ns - self._origin_ns
+
+    def _act(
+        self,
+        state: ArmState,
+        reference: Reference,
+        now_ns: int,
+        loop_ns: int,
+        health: Health,
+    ) -> Tick:
         step = self.loop.actuate(self._action, state, reference, loop_ns, health)
         self.inference_ns[self.num_ticks % len(self.inference_ns)] = self._inference_ns
         self.num_ticks += 1
@@ -226,6 +285,7 @@ class Driver:
             now_ns,
             loop_ns,
             self._was_restarted,
+            self._was_resumed,
             self._seen,
             self._effort_nm,
             state,
@@ -236,12 +296,25 @@ class Driver:
             step,
             self._inference_ns,
         )
-        self._was_restarted, self._effort_nm = False, step.effort_nm
+        self._was_restarted = self._was_resumed = False
+        self._effort_nm = step.effort_nm
         return self.last
 
+    def _was_left(self, is_enabled: bool) -> bool:
+        """Return whether the reference has gone on while the arm did not follow it."""
+        if self.last is None or self.last.mode < Mode.STOP:
+            return False
+        # In STOP without a reference there is none to join: a new one begins where the arm is.
+        was_there = self.last.mode >= Mode.BLIND or self.last.health.reference_is_valid
+        return was_there or (self._was_held and is_enabled)
+
+    def _was_let_go(self) -> bool:
+        """Return whether the arm was in BLIND or FAULT."""
+        return self.last is not None and self.last.mode >= Mode.BLIND
+
     def _may_clear(self) -> bool:
-        """Clearing the context forgets no latched fault and begins no fading torque anew."""
-        return self.last is None or self.last.mode < Mode.BLIND
+        """Clearing the context forgets no latched fault, no stop, and wakes no fading torque."""
+        return self.last is None or self.last.mode < Mode.STOP
 
     @staticmethod
     def _hold(state: ArmState) -> Reference:

@@ -21,7 +21,7 @@ from metactl_ros.nodes.middleware import loopback_environment
 from metactl_ros.nodes.parameters import defaults_of
 from metactl_ros.nodes.undisturbed import undisturbed
 from metactl_ros.reference import Sinusoid
-from metactl_ros.settings import faults_file, load_settings
+from metactl_ros.settings import faults_file, load_settings, policy_file, require_file
 from metactl_ros.task import draw_evaluation, Episode
 
 END_WITHIN_S = 3.0
@@ -37,9 +37,23 @@ class Setup:
     controller: str = 'policy'
     """policy, or a classical one of `rivals.py`."""
     policy: str = ''
-    """Path of a bundle; empty for the shipped one."""
+    """Path of a bundle, or the name of a shipped one; empty for robust_tau2."""
+    policy_sha256: str = ''
+    """The only bundle that is trusted; empty for any."""
     classical_file: str = ''
     """Path of a file as in config/classical; empty for nominal.yaml there."""
+    arm_file: str = ''
+    """Path of an arm.yaml; empty for the shipped one."""
+    controller_file: str = ''
+    """Path of a controller.yaml; empty for the shipped one."""
+    joint_prefix: str = ''
+    """Before the joint names of a real robot."""
+    reference: str = ''
+    """sinusoid or trajectory; empty: sinusoid for a simulated robot, else as parameters say."""
+    autostart: bool | None = None
+    """Whether control begins by itself; None: with a simulated robot, else as parameters say."""
+    shadow: bool = False
+    """No command is published."""
     plant: str = 'bullet'
     """bullet or rk4; none if the robot is real."""
     tau_z_s: float = 2.0
@@ -78,9 +92,16 @@ def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
     # These overrule the parameter file, so only what was chosen is among them.
     controller: dict[str, object] = {
         name: getattr(setup, name)
-        for name in ('controller', 'policy', 'classical_file')
+        for name in (
+            *('controller', 'policy', 'policy_sha256', 'classical_file', 'arm_file'),
+            *('controller_file', 'joint_prefix', 'shadow'),
+        )
         if getattr(setup, name) != usual[name]
     }
+    if setup.reference:
+        controller['reference'] = setup.reference
+    if setup.autostart is not None:
+        controller['autostart'] = setup.autostart
     if setup.lockstep:
         controller['use_sim_time'] = True
     chosen: dict[str, dict[str, object]] = {}
@@ -95,6 +116,13 @@ def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
             'seed': setup.seed,
             'lockstep': setup.lockstep,
         }
+        if setup.arm_file:
+            chosen['plant_node']['arm_file'] = setup.arm_file
+        if setup.joint_prefix:
+            raise ConfigError(
+                f'joint_prefix: the simulated robot has none, found {setup.joint_prefix!r}; give '
+                'an arm_file with other joint names, or choose plant none.'
+            )
         if setup.faults:
             chosen['plant_node'] |= {
                 'faults': str(faults_file(setup.faults).resolve()),
@@ -105,6 +133,30 @@ def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
     elif setup.payload_estimate_kg is not None:
         controller['payload_kg'] = setup.payload_estimate_kg
     return {**chosen, 'controller_node': controller}
+
+
+def assumed_by(setup: Setup) -> dict[str, dict[str, object]]:
+    """Return the ROS parameters, by module, that hold unless a parameter file says otherwise.
+
+    Beside a simulated robot control may begin at once; with a real one nothing moves until told.
+    """
+    if setup.plant == 'none':
+        return {}
+    return {'controller_node': {'autostart': True, 'reference': 'sinusoid'}}
+
+
+def require_files(setup: Setup) -> None:
+    """Refuse a set-up that names a file which does not exist.
+
+    Raises:
+        ConfigError: With what the file was for.
+    """
+    for name in ('params_file', 'arm_file', 'controller_file', 'classical_file'):
+        path = getattr(setup, name)
+        if path:
+            require_file(name, path)
+    if setup.policy:
+        policy_file(setup.policy)
 
 
 def _told_of_the_episode(setup: Setup) -> dict[str, object]:
@@ -131,23 +183,31 @@ def _told_of_the_episode(setup: Setup) -> dict[str, object]:
 
 
 def commands(setup: Setup) -> dict[str, list[str]]:
-    """Return the command line of each process."""
+    """Return the command line of each process.
+
+    Raises:
+        ConfigError: If the set-up names a file which does not exist.
+    """
+    require_files(setup)
     return {
-        name: [sys.executable, '-m', f'metactl_ros.nodes.{name}', *ros_arguments(setup, values)]
-        for name, values in parameters_of(setup).items()
+        name: [sys.executable, '-m', f'metactl_ros.nodes.{name}', *ros_arguments(setup, name)]
+        for name in parameters_of(setup)
     }
 
 
-def ros_arguments(setup: Setup, values: Mapping[str, object]) -> list[str]:
-    """Return the arguments behind --ros-args: namespace, log level, file, then the parameters."""
+def ros_arguments(setup: Setup, name: str) -> list[str]:
+    """Return the arguments of a process behind --ros-args; of two values the later counts."""
     arguments = ['--ros-args', '--log-level', setup.log_level]
     if setup.namespace:
         arguments += ['-r', f'__ns:=/{setup.namespace.strip("/")}']
+    arguments += _assignments(assumed_by(setup).get(name, {}))
     if setup.params_file is not None:
         arguments += ['--params-file', str(setup.params_file)]
-    for name, value in values.items():
-        arguments += ['-p', f'{name}:={json.dumps(value)}']
-    return arguments
+    return arguments + _assignments(parameters_of(setup).get(name, {}))
+
+
+def _assignments(values: Mapping[str, object]) -> list[str]:
+    return [part for name, x in values.items() for part in ('-p', f'{name}:={json.dumps(x)}')]
 
 
 def begin(
@@ -198,6 +258,7 @@ def run_up(setup: Setup, duration_s: float, environment: Mapping[str, str] | Non
     A duration of zero lasts for ever. The exit code is that of the process that ended by itself.
     Loopback only, unless an environment is given.
     """
+    require_files(setup)
     must_end = False
 
     def ask(*_: object) -> None:

@@ -15,6 +15,11 @@ from metactl_ros.control.loop import ABSURD
 from metactl_ros.errors import MetactlError
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
+LAST_STAMP_NS = 2**31 * NANOSECONDS_PER_SECOND - 1
+"""The last time that builtin_interfaces/Time can hold, in January 2038: its seconds are int32."""
+EFFORT_MARGIN = 1.2
+"""How much larger than its limit a measured effort may be: sensors have noise."""
+
 
 class MessageError(MetactlError, ValueError):
     """A message cannot be used; the text names the joint."""
@@ -50,6 +55,25 @@ def read_joint_state(message: Any, joint_names: Sequence[str]) -> JointSample:
         effort = np.array([message.effort[place] for place in places])
         effort = effort if np.isfinite(effort).all() else None
     return JointSample(stamp_ns, q, qd, effort)
+
+
+def effort_doubt(
+    sample: JointSample, largest_nm: Sequence[float], joint_names: Sequence[str]
+) -> str:
+    """Return why the efforts of a sample are not to be believed, nothing if they may be.
+
+    One joint beyond its limit is enough to doubt all: who reports currents does so for every one.
+    """
+    if sample.effort_nm is None:
+        return ''
+    for joint, effort, largest in zip(joint_names, sample.effort_nm, largest_nm, strict=True):
+        if abs(effort) > EFFORT_MARGIN * largest:
+            return (
+                f'joint {joint!r}: measured effort not believed, nor those of the others: '
+                f'expected at most {EFFORT_MARGIN:g} times its limit of {largest:g} N m, found '
+                f'{effort:g}; publish N m. Control begins from the gravity torque of the model.'
+            )
+    return ''
 
 
 def read_effort(message: Any, joint_names: Sequence[str]) -> tuple[int, Array]:
@@ -101,5 +125,6 @@ def nanoseconds(stamp: Any) -> int:
 
 
 def set_stamp(stamp: Any, stamp_ns: int) -> None:
-    """Write a time in ns into a builtin_interfaces/Time."""
-    stamp.sec, stamp.nanosec = divmod(stamp_ns, NANOSECONDS_PER_SECOND)
+    """Write a time in ns into a builtin_interfaces/Time; what it cannot hold, as its nearest."""
+    held_ns = min(max(stamp_ns, -LAST_STAMP_NS - 1), LAST_STAMP_NS)
+    stamp.sec, stamp.nanosec = divmod(held_ns, NANOSECONDS_PER_SECOND)

@@ -39,7 +39,11 @@ class Wish(NamedTuple):
 USUAL = Setup()
 LAUNCH_ARGUMENTS = {
     'policy': Argument(
-        USUAL.policy, 'path of a policy bundle NAME.metactl; empty: the shipped one'
+        USUAL.policy,
+        'a policy bundle: its path, or the NAME of a shipped one; empty: robust_tau2',
+    ),
+    'policy_sha256': Argument(
+        USUAL.policy_sha256, 'refuse any bundle but the one with this SHA-256; empty: none'
     ),
     'controller': Argument(
         USUAL.controller,
@@ -49,6 +53,25 @@ LAUNCH_ARGUMENTS = {
     'classical_file': Argument(
         USUAL.classical_file, 'gains of the classical ones; empty: config/classical/nominal.yaml'
     ),
+    'arm_file': Argument(USUAL.arm_file, 'arm.yaml: joints, masses, limits; empty: the shipped'),
+    'controller_file': Argument(
+        USUAL.controller_file, 'controller.yaml: law, gains, shield; empty: the shipped'
+    ),
+    'joint_prefix': Argument(
+        USUAL.joint_prefix, 'put before the joint names of arm.yaml; only with plant:=none'
+    ),
+    'reference': Argument(
+        USUAL.reference,
+        'trajectory: hold, and follow ~/joint_trajectory; sinusoid: built in; empty: sinusoid for '
+        'a simulated robot, for a real one what the parameter says (trajectory)',
+        ['', 'sinusoid', 'trajectory'],
+    ),
+    'autostart': Argument(
+        '',
+        'whether control begins by itself; empty: true for a simulated robot, for a real one what '
+        'the parameter says (false: configure and activate it)',
+    ),
+    'shadow': Argument(str(USUAL.shadow).lower(), 'true: publish all but the commands'),
     'plant': Argument(
         USUAL.plant,
         'bullet or rk4: the simulated robot; none: a real one',
@@ -84,6 +107,9 @@ LAUNCH_ARGUMENTS = {
     'log_level': Argument(USUAL.log_level, 'debug, info, warn or error'),
 }
 
+EXAMPLES = {'payload': str(USUAL.payload_kg), 'autostart': 'true'}
+"""Of arguments that are usually empty."""
+
 
 def wish_of(text: Mapping[str, str]) -> Wish:
     """Return what the arguments of the launch file ask for, given the text of each.
@@ -95,7 +121,14 @@ def wish_of(text: Mapping[str, str]) -> Wish:
     setup = Setup(
         controller=text['controller'],
         policy=text['policy'],
+        policy_sha256=text['policy_sha256'],
         classical_file=text['classical_file'],
+        arm_file=text['arm_file'],
+        controller_file=text['controller_file'],
+        joint_prefix=text['joint_prefix'],
+        reference=text['reference'],
+        autostart=_read(text, 'autostart', 'true or false', _truth) if text['autostart'] else None,
+        shadow=_read(text, 'shadow', 'true or false', _truth),
         plant=text['plant'],
         tau_z_s=_read(text, 'tau_z', 'a number of seconds', float),
         payload_kg=USUAL.payload_kg if payload_kg is None else payload_kg,
@@ -118,7 +151,7 @@ def _read(text: Mapping[str, str], name: str, expected: str, convert: Callable[[
     except ValueError:
         raise ConfigError(
             f'launch argument {name}: expected {expected}, found {text[name]!r}; '
-            f'say {name}:={LAUNCH_ARGUMENTS[name].usual or USUAL.payload_kg}, or leave it out.'
+            f'say {name}:={LAUNCH_ARGUMENTS[name].usual or EXAMPLES[name]}, or leave it out.'
         ) from None
 
 

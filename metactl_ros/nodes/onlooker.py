@@ -26,7 +26,7 @@ class Onlooker:
         self._context = Context()
         # Ctrl-C stays with Python: whoever runs this has processes to end.
         self._context.init(domain_id=None)
-        self._node = Node('onlooker', context=self._context)
+        self._node = Node('onlooker', context=self._context, start_parameter_services=False)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
         self._node.create_subscription(JointState, f'{controller}/shield', self._on_tick, SENSOR)

@@ -4,16 +4,20 @@
 
 from collections.abc import Mapping
 import difflib
-from typing import Any, get_args, NamedTuple
+import re
+from typing import Any, cast, get_args, NamedTuple
 
 import numpy as np
-import yaml
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.plant.faults import KINDS, TAU_Z_RANGE_S
 from metactl_ros.rivals import CLASSICAL
-from metactl_ros.settings import share_directory
+from metactl_ros.settings import policy_file, require_file, share_directory
+from metactl_ros.strict_yaml import read_yaml
+
+SHA256 = re.compile('([0-9a-fA-F]{64})?')
+"""Of a bundle, or none."""
 
 
 class Meaning(NamedTuple):
@@ -29,14 +33,21 @@ class Meaning(NamedTuple):
 
 CONTROLLER = {
     'controller': Meaning(f'policy: the bundle; classical: {", ".join(CLASSICAL)}'),
-    'policy': Meaning('path of a policy bundle NAME.metactl; empty: the shipped one'),
+    'policy': Meaning(
+        'a policy bundle: its path, or the NAME of a shipped one; empty: robust_tau2'
+    ),
+    'policy_sha256': Meaning(
+        'refuse any bundle but the one with this SHA-256, as metactl inspect tells it; empty: none'
+    ),
     'classical_file': Meaning('rivals, as in config/classical; empty: nominal.yaml there'),
     'arm_file': Meaning('arm.yaml: joints, masses, limits; empty: the shipped one'),
     'controller_file': Meaning('controller.yaml: law, gains, shield; empty: the shipped one'),
     'joint_prefix': Meaning('put before the joint names of arm.yaml, as in left_joint1'),
-    'autostart': Meaning('configure and activate by itself'),
+    'autostart': Meaning('configure and activate by itself; false: wait for its lifecycle'),
     'shadow': Meaning('publish all but the commands; estimates then assume these were sent'),
-    'reference': Meaning('sinusoid: built in; trajectory: follow ~/joint_trajectory'),
+    'reference': Meaning(
+        'trajectory: hold, and follow ~/joint_trajectory; sinusoid: built in, moves at once'
+    ),
     'sinusoid.amplitude_rad': Meaning('rad, one per joint'),
     'sinusoid.omega_radps': Meaning('rad/s, one per joint'),
     'sinusoid.phase_rad': Meaning('rad, one per joint'),
@@ -77,8 +88,8 @@ FAULTS = {
 
 def defaults_of(file: str) -> dict[str, Any]:
     """Return the defaults of a node from its shipped file, nested names joined by dots."""
-    text = (share_directory() / 'config' / file).read_text(encoding='utf-8')
-    return dict(_flat(yaml.safe_load(text)['/**']['ros__parameters']))
+    content = cast('dict[str, Any]', read_yaml(share_directory() / 'config' / file))
+    return dict(_flat(content['/**']['ros__parameters']))
 
 
 def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
@@ -108,6 +119,21 @@ def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
             raise ConfigError(f'parameter {name}: unknown; did you mean {near[0]!r}?')
 
 
+def require_files(node: Any) -> None:
+    """Refuse the name of a file that does not exist, before anybody relies on it.
+
+    Raises:
+        ConfigError: With the name of the parameter.
+    """
+    for name in ('arm_file', 'controller_file', 'classical_file'):
+        path = node.get_parameter(name).value
+        if path:
+            require_file(name, path)
+    policy = node.get_parameter('policy').value
+    if policy:
+        policy_file(policy)
+
+
 def read(node: Any, num_joints: int) -> dict[str, Any]:
     """Return the values of the controller's parameters; refuse what a range cannot express."""
     values = {name: node.get_parameter(name).value for name in CONTROLLER}
@@ -117,6 +143,11 @@ def read(node: Any, num_joints: int) -> dict[str, Any]:
     ):
         if values[name] not in choices:
             raise ConfigError(f'{name}: expected one of {choices}, found {values[name]!r}.')
+    if not SHA256.fullmatch(values['policy_sha256']):
+        raise ConfigError(
+            'policy_sha256: expected 64 hexadecimal digits, as metactl inspect tells them, or '
+            f'nothing, found {values["policy_sha256"]!r}.'
+        )
     for name, value in values.items():
         if name.startswith('sinusoid.') and (
             len(value) != num_joints or not np.isfinite(value).all()

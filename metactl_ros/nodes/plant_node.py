@@ -7,6 +7,7 @@
 In real time, state k bears the stamp start + k periods exactly and is published at its deadline; a
 missed deadline is skipped, and simulated time falls behind. In lockstep, state k waits for the
 command with its own stamp; the first is 1 s, and /clock says the same. See `simulated_robot.py`.
+While `stop_request` says true the robot brakes, whatever is commanded.
 
 Faults come from a file (parameter `faults`) and from the services ~/fault/KIND; ~/faults says
 which are on. They decide what becomes of a reading and of the period after it. ~/truth stays true.
@@ -93,6 +94,7 @@ class PlantNode(Node):
         self._fault_reports = self.create_publisher(JointState, '~/faults', TELEMETRY)
         self._reports = self.create_publisher(DiagnosticArray, '/diagnostics', RELIABLE)
         self.create_subscription(JointState, 'joint_commands', self._on_command, RELIABLE)
+        self.create_subscription(Bool, 'stop_request', self._on_stop_request, KEPT)
         self.create_service(Trigger, '~/reset', self._on_reset)
         for kind in KINDS:
             self.create_service(SetBool, f'~/fault/{kind}', partial(self._on_switch, kind))
@@ -208,6 +210,10 @@ class PlantNode(Node):
         elif self._is_lockstep:
             self._repeat.reset()
             self._publish(self._robot.reading)
+
+    def _on_stop_request(self, message: Bool) -> None:
+        with self._lock:
+            self._robot.request_stop(is_asked=message.data)
 
     def _on_silence(self) -> None:
         self._robot.counts.held += 1

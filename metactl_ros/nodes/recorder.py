@@ -7,14 +7,17 @@
 Messages are kept as the bytes that arrived, with the time at which the middleware received them,
 and fetched from it every few milliseconds: being called for each of them, rclpy's way, costs far
 more, and a quick simulation would leave the recorder behind. SIGINT and SIGTERM end the bag; a
-kill costs less than a second of it. Exit codes: 0 recorded, 1 the disk failed, 2 refused to start.
+kill costs less than a second of it. Exit codes: 0 recorded, 1 the disk failed, 2 refused to start,
+3 nothing came; an empty bag is not left behind.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 import json
 import math
 from operator import itemgetter
+import os
 from pathlib import Path
 import signal
 import sys
@@ -31,9 +34,10 @@ from rclpy.signals import SignalHandlerOptions
 from metactl_ros.bag.bag_metadata import BagTopic, qos_in_words
 from metactl_ros.bag.bag_writer import BagMessage, BagWriteError, BagWriter
 from metactl_ros.bag.message_definitions import load_definition
-from metactl_ros.bag.recorded_topics import LATCHED, parse_topics, TOPICS
+from metactl_ros.bag.recorded_topics import ANYBODYS, LATCHED, parse_topics, TOPICS
 from metactl_ros.bag.recording import LogClock, Recording
 from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.nodes.answering import answer_always
 from metactl_ros.nodes.subscriptions import subscribe, take
 
 DEPTH = 1000
@@ -60,6 +64,7 @@ def main(args: list[str] | None = None, duration_s: float = math.inf) -> int:
         sys.stderr.write(f'error: {error}\n')
         return 2
     node = rclpy.create_node('recorder')
+    answer_always(node)
     try:
         return record(node, signals, duration_s)
     except (MetactlError, ParameterException) as error:
@@ -138,11 +143,33 @@ def record(node: Any, signals: list[int], duration_s: float = math.inf) -> int:
             quiet_s = time.monotonic() + EVENTS_S
         time.sleep(POLL_S)
     recording.close()
-    counts = ', '.join(f'{topic.name} {recording.counts[topic.name]}' for topic in topics)
-    sys.stderr.write(f'recorded to {folder}: {counts}\n')
+    return tell_end(node, folder, [topic.name for topic in topics], recording)
+
+
+def tell_end(node: Any, folder: Path, names: Sequence[str], recording: Recording) -> int:
+    """Say what was recorded, or why nothing was; return the exit code."""
+    counts = recording.counts
+    told = ', '.join(f'{name} {counts[name]}' for name in names)
+    sys.stderr.write(f'recorded to {folder}: {told}\n')
     if recording.failure is not None:
         node.get_logger().error(str(recording.failure))
-    return 0 if recording.failure is None else 1
+        return 1
+    of_robot = [name for name in names if name not in ANYBODYS] or names
+    if any(counts[name] for name in of_robot):
+        return 0
+    left = f'the bag holds {sum(counts.values())} messages of others'
+    if not any(counts.values()):
+        with suppress(OSError):  # somebody else put something there
+            for path in (folder / f'{folder.name}_0.mcap', folder / 'metadata.yaml'):
+                path.unlink(missing_ok=True)
+            folder.rmdir()
+        left = 'the bag is empty' if folder.exists() else 'no bag is left'
+    node.get_logger().error(
+        f'{folder}: nothing came on {", ".join(of_robot)}; {left}. Start the robot first, and see '
+        f'that namespace and ROS_DOMAIN_ID (here {os.environ.get("ROS_DOMAIN_ID", "0")}) are its '
+        'own.'
+    )
+    return 3
 
 
 def resolve(node: Any, name: str) -> str:

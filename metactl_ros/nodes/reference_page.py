@@ -14,7 +14,7 @@ from enum import IntEnum
 import sys
 
 from metactl_ros.bag.recorded_topics import TOPICS as RECORDED
-from metactl_ros.control.modes import Mode
+from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.control.shield import Reason
 from metactl_ros.nodes.parameters import CONTROLLER, defaults_of, FAULTS, Meaning, PLANT
 from metactl_ros.nodes.shield_names import SHIELD_NAMES
@@ -28,12 +28,18 @@ def switch_text(kind: Kind) -> str:
 
 TOPICS = {
     'controller': (
-        ('in', 'joint_states', 'sensor_msgs/JointState', 'best effort; matched by name, stamped'),
+        (
+            'in',
+            'joint_states',
+            'sensor_msgs/JointState',
+            'best effort; matched by name, stamped; of one publisher only',
+        ),
         (
             'in',
             '~/joint_trajectory',
             'trajectory_msgs/JointTrajectory',
-            'if reference: trajectory',
+            'if reference: trajectory; refused, with a word in the log, if a joint would leave '
+            'its limits on the way, beyond 2,000 points, and in STOP, BLIND or FAULT; empty: hold',
         ),
         ('in', '~/payload', 'std_msgs/Float64', 'payload estimate, kg'),
         (
@@ -47,6 +53,13 @@ TOPICS = {
             'forward_effort_controller/commands',
             'std_msgs/Float64MultiArray',
             'the same for ros2_control, in the order of the joints; not if shadow',
+        ),
+        (
+            'out',
+            'stop_request',
+            'std_msgs/Bool',
+            'true: the robot should brake; in FAULT, and after an error or a hang; on change, '
+            'latched; not if shadow',
         ),
         (
             'out',
@@ -71,13 +84,34 @@ TOPICS = {
             'std_msgs/String',
             'JSON: controller, bundle and its SHA-256, settings of a rival, parameters; latched',
         ),
-        ('out', '/diagnostics', 'diagnostic_msgs/DiagnosticArray', 'mode, timing, inputs; 1 Hz'),
+        (
+            'out',
+            '/diagnostics',
+            'diagnostic_msgs/DiagnosticArray',
+            'mode and why, timing, inputs, sources; 1 Hz',
+        ),
         ('service', '~/enable', 'std_srvs/SetBool', 'false holds the arm where it is'),
         ('service', '~/reset_fault', 'std_srvs/Trigger', 'leave FAULT, if all is well'),
-        ('service', '~/clear_context', 'std_srvs/Trigger', 'empty the window, warm up again'),
+        (
+            'service',
+            '~/clear_context',
+            'std_srvs/Trigger',
+            'empty the window, warm up again; once a second, not in STOP, BLIND or FAULT',
+        ),
     ),
     'plant': (
-        ('in', 'joint_commands', 'sensor_msgs/JointState', 'names and efforts, N m'),
+        (
+            'in',
+            'joint_commands',
+            'sensor_msgs/JointState',
+            'names and efforts, N m; followed within the limit of their rate',
+        ),
+        (
+            'in',
+            'stop_request',
+            'std_msgs/Bool',
+            'latched; true: brake, until it is false again and a command came after that',
+        ),
         ('out', 'joint_states', 'sensor_msgs/JointState', 'as the sensors see it; effort: given'),
         ('out', '~/truth', 'sensor_msgs/JointState', 'the true state; effort: the memory z'),
         ('out', '~/braking', 'std_msgs/Bool', 'on change, latched'),
@@ -109,13 +143,27 @@ RECORDER = {
         default=list(RECORDED),
     ),
 }
-CODES: dict[str, type[IntEnum]] = {'mode': Mode, 'reason': Reason}
+CODES: dict[str, type[IntEnum]] = {'mode': Mode, 'reason': Reason, 'error': Cause, 'cause': Cause}
 """What the numbers of a value of ~/shield mean."""
 NOTES = {
     'controller': (
-        'It is a lifecycle node, with the usual services of one. A latched FAULT is left by',
+        'It is a lifecycle node, with the usual services of one. What it hears of',
+        '`joint_states` and publishes belongs to a second node, NAME_loop, in a process that',
+        'answers nobody, so that no request can hold up a tick. A latched FAULT is left by',
         '`~/reset_fault`, or by deactivating and activating the node again, which an operator',
-        'must ask for.',
+        'must ask for. The services wait up to 0.5 s for the tick that takes a request, and',
+        'succeed only if it helped; else they say why not, and what to do. It is not activated',
+        'beside another publisher of its commands, or of `joint_states`; one that appears is a',
+        'FAULT.',
+        '',
+        'The robot must have a watchdog of its own that brakes when commands stay away, as the',
+        'simulated one does after `command_timeout_s`: a process that stands still, or is killed,',
+        'can say nothing. It should brake while `stop_request` is true: zero torque lets an arm',
+        'fall.',
+        '',
+        'Stamps of joint states must keep pace with time. A clock may be off by any amount, be',
+        'set now and then, and drift by 5 %; one that does not fit ends in FAULT. Who slews',
+        'clocks faster, as chrony may by 8 %, should limit that (`maxslewrate`).',
     ),
 }
 

@@ -2,28 +2,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """References for the node: a built-in motion, or trajectories as they arrive.
 
-A trajectory_msgs/JointTrajectory means what it means to ros2_control: points are reached at
-`time_from_start` after the stamp (after now, if that is zero), along a quintic where accelerations
-are given, a cubic where only velocities are, else straight; an empty one means hold; past its end
-the last position is held. Its segment before the first point begins where the reference is, that
-of the first trajectory where control began.
+A reference begins at the state of the arm, with its velocity, and keeps to `motion_limits`; so it
+does whenever motion is resumed. A motion is then joined as fast as it should be (`joining.py`).
+Where trajectories are followed the arm is braked and held until one comes.
+
+A trajectory_msgs/JointTrajectory means what it means to ros2_control, but is never straight:
+points are reached at `time_from_start` after the stamp (after it is accepted, if that is zero),
+along a quintic where accelerations are given, else along a cubic, whose velocities are fitted
+where they are not given (`polynomial_path.py`). It begins where the reference is and ends at rest;
+an empty one means to brake and hold. It is refused if a joint would leave its limits on the way.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from metactl_ros.control.loop import ABSURD
-from metactl_ros.nodes.joint_messages import find_joints, MessageError, nanoseconds
-from metactl_ros.reference import Hold, ReferenceMotion
-from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, Reference, seconds
+from metactl_ros.bag.cdr import Trajectory
+from metactl_ros.joining import brake, Far, join, Near, require_joinable
+from metactl_ros.motion_limits import MotionBounds
+from metactl_ros.nodes.joint_messages import MessageError
+from metactl_ros.nodes.trajectory_check import path_within, require_points_within
+from metactl_ros.nodes.trajectory_message import knots_of
+from metactl_ros.polynomial_path import Knots
+from metactl_ros.reference import BoundedMotion, Sinusoid
+from metactl_ros.signals import ArmState, Reference, seconds
 
-BLEND_ABOVE_RAD = 0.1
-"""A motion whose start is further away than this is approached smoothly."""
-BLEND_S = 2.0
+LEAD_NS, LEAD_PER_POINT_NS = 20_000_000, 50_000
+"""How far ahead a trajectory takes over from the reference: until then it is checked."""
+ATTEMPTS = 4
+"""Of a machine that is too slow for that, each with four times the lead of the one before."""
 
 
 class ReferenceSource(Protocol):
@@ -33,19 +42,20 @@ class ReferenceSource(Protocol):
         """Begin at a state, whose stamp is the time zero of a motion."""
 
     def rejoin(self, state: ArmState) -> None:
-        """Go on from a state, wherever the arm has got to while nobody held it."""
+        """Go on from a state, wherever the arm has got to while it did not follow."""
 
     def at(self, stamp_ns: int) -> Reference | None:
         """Return the reference at a time, or None if there is none."""
 
 
 class MotionSource:
-    """A motion that begins with control; from far away its start is approached along a quintic."""
+    """A motion that begins with control and goes on in its own time."""
 
-    def __init__(self, motion: ReferenceMotion) -> None:
-        self._motion = motion
-        self._begin_ns = self._joined_ns = 0
-        self._offset_rad: Array | None = None
+    def __init__(self, motion: BoundedMotion, limits: MotionBounds) -> None:
+        """Take a motion that can be joined within the limits (`require_joinable`)."""
+        self._motion, self._limits = motion, limits
+        self._begin_ns = 0
+        self._way: Near | Far | None = None
 
     def begin(self, state: ArmState) -> None:
         """Begin the motion at a state."""
@@ -53,171 +63,141 @@ class MotionSource:
         self.rejoin(state)
 
     def rejoin(self, state: ArmState) -> None:
-        """Go on with the motion, approaching it if it is far from the state."""
-        offset = state.q_rad - self._motion.at(seconds(state.stamp_ns - self._begin_ns)).q_rad
-        self._joined_ns = state.stamp_ns
-        self._offset_rad = offset if np.abs(offset).max() > BLEND_ABOVE_RAD else None
+        """Go on with the motion from a state."""
+        t_s = seconds(state.stamp_ns - self._begin_ns)
+        self._way = join(self._motion, self._limits, t_s, state.q_rad, state.qd_radps)
 
     def at(self, stamp_ns: int) -> Reference | None:
-        """Return the motion, with what is left of the distance at joining added."""
-        reference = self._motion.at(seconds(stamp_ns - self._begin_ns))
-        t_s = seconds(stamp_ns - self._joined_ns)
-        if self._offset_rad is None or t_s >= BLEND_S:
-            return reference
-        left = _quintic(_Knot(0.0, self._offset_rad), _Knot(BLEND_S, 0.0 * self._offset_rad), t_s)
-        return Reference(
-            reference.q_rad + left.q_rad,
-            reference.qd_radps + left.qd_radps,
-            reference.qdd_radps2 + left.qdd_radps2,
-        )
+        """Return the motion, or the way to it."""
+        if self._way is None:
+            return None
+        return self._way.at(seconds(stamp_ns - self._begin_ns))
 
 
-@dataclass(frozen=True, slots=True)
-class _Knot:
-    """A point of a trajectory, at a time in s; None is not given."""
+class _Timed(Protocol):
+    """A motion of time."""
 
-    t_s: float
-    q_rad: Array
-    qd_radps: Array | None = None
-    qdd_radps2: Array | None = None
+    def at(self, t_s: float) -> Reference:
+        """Return the reference at a time, s."""
 
 
-def _time_s(knot: _Knot) -> float:
-    return knot.t_s
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """What is followed from some time on."""
+
+    motion: _Timed
+    origin_ns: int
+    """Time zero of the motion."""
+    since_ns: int
+    """From when on it is followed."""
+    before: '_Plan | None' = None
+    """What is followed until then."""
+
+    def at(self, stamp_ns: int) -> Reference:
+        """Return the reference at a time."""
+        if self.before is not None and stamp_ns < self.since_ns:
+            return self.before.at(stamp_ns)
+        return self.motion.at(seconds(stamp_ns - self.origin_ns))
 
 
 class TrajectorySource:
-    """Trajectories as they arrive; before the first there is no reference."""
+    """Trajectories as they arrive; until one does, and when one is over, the arm is held.
 
-    def __init__(self, joint_names: Sequence[str]) -> None:
-        self._joint_names = joint_names
-        self._rest: Reference | None = None
-        # Two threads meet here, so the time of the knots and the knots change in one assignment.
-        self._plan: tuple[int, list[_Knot]] = (0, [])
+    States come from one thread, trajectories from another, and neither waits for the other.
+    """
+
+    def __init__(self, joint_names: Sequence[str], limits: MotionBounds) -> None:
+        self._joint_names, self._limits = joint_names, limits
+        self._asked_ns = 0
+        self._hold: _Plan | None = None
+        # What is followed, and the hold that it began from: it ends with the next hold.
+        self._followed: tuple[_Plan, _Plan] | None = None
 
     def begin(self, state: ArmState) -> None:
-        """Forget what came before: it was for another timeline."""
-        self._rest = Hold(state.q_rad).at(0.0)
-        self._plan = (state.stamp_ns, [])
+        """Brake and hold: what came before was for another timeline."""
+        way = brake(self._limits, state.q_rad, state.qd_radps)
+        self._asked_ns = state.stamp_ns
+        self._hold = _Plan(way, state.stamp_ns, state.stamp_ns)
 
     def rejoin(self, state: ArmState) -> None:
-        """Forget the trajectory: it went on while nobody held the arm."""
+        """Brake and hold: the trajectory went on while the arm did not follow."""
         self.begin(state)
 
-    def accept(self, message: Any, now_ns: int, ros_now_ns: int) -> None:
-        """Follow a JointTrajectory from now on.
+    def at(self, stamp_ns: int) -> Reference | None:
+        """Return the reference at a time."""
+        hold = self._hold
+        if hold is None:
+            return None
+        self._asked_ns = stamp_ns
+        return self._plan_after(hold).at(stamp_ns)
+
+    def accept(self, trajectory: Trajectory, now_ns: int, ros_now_ns: int) -> None:
+        """Follow a trajectory from shortly after now on.
 
         Args:
-            message: The trajectory.
+            trajectory: As it came.
             now_ns: Now, on the timeline of the states.
-            ros_now_ns: Now, on the clock of the message's stamp.
+            ros_now_ns: Now, on the clock of the trajectory's stamp.
 
         Raises:
             MessageError: If it cannot be followed; then the one before goes on.
         """
-        present = self.at(now_ns)
-        begin_ns = now_ns
-        if message.points and nanoseconds(message.header.stamp):
-            begin_ns += nanoseconds(message.header.stamp) - ros_now_ns
-        knots = read_trajectory(message, self._joint_names)
-        now_s = seconds(now_ns - begin_ns)
-        if knots and knots[-1].t_s <= now_s:
+        hold = self._hold
+        if hold is None:
+            raise MessageError('trajectory: no joint state yet; send it again once there is one.')
+        present = self._plan_after(hold)
+        if present.since_ns <= now_ns:
+            present = replace(present, before=None)
+        knots = knots_of(trajectory, self._joint_names) if trajectory.points else None
+        if knots is not None:
+            require_points_within(knots, self._limits, self._joint_names)
+        origin_ns = now_ns + trajectory.stamp_ns - ros_now_ns if trajectory.stamp_ns else None
+        lead_ns = LEAD_NS + LEAD_PER_POINT_NS * len(trajectory.points)
+        for _ in range(ATTEMPTS):
+            since_ns = max(now_ns, self._asked_ns) + lead_ns
+            plan = self._plan(knots, origin_ns, present, since_ns)
+            if self._asked_ns < since_ns:
+                break
+            lead_ns *= 4
+        else:
             raise MessageError(
-                f'trajectory: must end in the future, ends {now_s - knots[-1].t_s:g} s ago; check '
-                'time_from_start and the clocks.'
+                'trajectory: could not be checked before it should have begun; send it again when '
+                'this machine has time.'
             )
-        if present is None and knots:
-            present = self._rest
-        if present is not None:
-            start = _Knot(now_s, present.q_rad, present.qd_radps, present.qdd_radps2)
-            if not knots:
-                start = _Knot(now_s, present.q_rad)
-            knots = [start, *(knot for knot in knots if knot.t_s > now_s)]
-        self._plan = (begin_ns, knots)
+        self._followed = plan, hold
+        if self._hold is not hold:
+            raise MessageError('trajectory: the arm stopped as it came; send it again.')
 
-    def at(self, stamp_ns: int) -> Reference | None:
-        """Return the reference at a time; past the end, hold."""
-        begin_ns, knots = self._plan
-        if not knots:
-            return None
-        t_s = seconds(stamp_ns - begin_ns)
-        later = bisect_right(knots, t_s, key=_time_s)
-        if later in (0, len(knots)):
-            return Hold(knots[0 if later == 0 else -1].q_rad).at(0.0)
-        return _between(knots[later - 1], knots[later], t_s)
+    def _plan_after(self, hold: _Plan) -> _Plan:
+        """Return what is followed after a hold: itself unless a trajectory came since."""
+        followed = self._followed
+        return followed[0] if followed is not None and followed[1] is hold else hold
 
-
-def read_trajectory(message: Any, joint_names: Sequence[str]) -> list[_Knot]:
-    """Return the points of a JointTrajectory in the order of the arm, or say why not."""
-    if not message.points:
-        return []
-    places = find_joints(message.joint_names, joint_names)
-    knots: list[_Knot] = []
-    for number, point in enumerate(message.points):
-        t_s = nanoseconds(point.time_from_start) / NANOSECONDS_PER_SECOND
-        if t_s < 0.0 or (knots and t_s <= knots[-1].t_s):
-            raise MessageError(
-                f'trajectory point {number}: time_from_start must rise from 0, found {t_s} s.'
-            )
-        fields = (point.positions, point.velocities, point.accelerations)
-        q, qd, qdd = (_field(number, values, message.joint_names, places) for values in fields)
-        if q is None:
-            raise MessageError(f'trajectory point {number}: has no positions.')
-        knots.append(_Knot(t_s, q, qd, qdd if qd is not None else None))
-    return knots
+    def _plan(
+        self, knots: Knots | None, origin_ns: int | None, present: _Plan, since_ns: int
+    ) -> _Plan:
+        """Return what to follow: the points, from a time on, or without points a hold."""
+        begin = present.at(since_ns)
+        if knots is None:
+            way = brake(self._limits, begin.q_rad, begin.qd_radps)
+            return _Plan(way, since_ns, since_ns, present)
+        origin_ns = since_ns if origin_ns is None else origin_ns
+        begin_s = seconds(since_ns - origin_ns)
+        path = path_within(knots, begin, begin_s, self._limits, self._joint_names)
+        return _Plan(path, origin_ns, since_ns, present)
 
 
-def _field(
-    number: int, values: Sequence[float], names: Sequence[str], places: Sequence[int]
-) -> Array | None:
-    if not len(values):
-        return None
-    if len(values) != len(names):
-        raise MessageError(
-            f'trajectory point {number}: expected {len(names)} numbers, found {len(values)}.'
-        )
-    for place in places:
-        if not abs(values[place]) <= ABSURD:  # NaN is not
-            raise MessageError(
-                f'joint {names[place]!r}: trajectory point {number} is {values[place]}.'
-            )
-    return np.array([float(values[place]) for place in places])
+def source_of(
+    values: Mapping[str, Any], joint_names: Sequence[str], limits: MotionBounds
+) -> MotionSource | TrajectorySource:
+    """Return the source that the parameters of the controller ask for.
 
-
-def _between(a: _Knot, b: _Knot, t_s: float) -> Reference:
-    if a.qd_radps is None or b.qd_radps is None:
-        share = (t_s - a.t_s) / (b.t_s - a.t_s)
-        slope = (b.q_rad - a.q_rad) / (b.t_s - a.t_s)
-        return Reference(a.q_rad + share * (b.q_rad - a.q_rad), slope, 0.0 * slope)
-    if a.qdd_radps2 is None or b.qdd_radps2 is None:
-        return _cubic(a, b, t_s)
-    return _quintic(a, b, t_s)
-
-
-def _cubic(a: _Knot, b: _Knot, t_s: float) -> Reference:
-    assert a.qd_radps is not None
-    assert b.qd_radps is not None
-    h = b.t_s - a.t_s
-    rest = (b.q_rad - a.q_rad) / h
-    c2 = (3.0 * rest - 2.0 * a.qd_radps - b.qd_radps) / h
-    c3 = (a.qd_radps + b.qd_radps - 2.0 * rest) / h**2
-    return _polynomial([a.q_rad, a.qd_radps, c2, c3], t_s - a.t_s)
-
-
-def _quintic(a: _Knot, b: _Knot, t_s: float) -> Reference:
-    zero = 0.0 * a.q_rad
-    v0, v1 = (knot.qd_radps if knot.qd_radps is not None else zero for knot in (a, b))
-    a0, a1 = (knot.qdd_radps2 if knot.qdd_radps2 is not None else zero for knot in (a, b))
-    h = b.t_s - a.t_s
-    way = b.q_rad - a.q_rad
-    c3 = (20.0 * way - (8.0 * v1 + 12.0 * v0) * h - (3.0 * a0 - a1) * h**2) / (2.0 * h**3)
-    c4 = (-30.0 * way + (14.0 * v1 + 16.0 * v0) * h + (3.0 * a0 - 2.0 * a1) * h**2) / (2.0 * h**4)
-    c5 = (12.0 * way - 6.0 * (v1 + v0) * h - (a0 - a1) * h**2) / (2.0 * h**5)
-    return _polynomial([a.q_rad, v0, 0.5 * a0, c3, c4, c5], t_s - a.t_s)
-
-
-def _polynomial(coefficients: Sequence[Array], t_s: float) -> Reference:
-    q = sum(c * t_s**k for k, c in enumerate(coefficients))
-    qd = sum(k * c * t_s ** (k - 1) for k, c in enumerate(coefficients) if k)
-    qdd = sum(k * (k - 1) * c * t_s ** (k - 2) for k, c in enumerate(coefficients) if k > 1)
-    return Reference(np.asarray(q), np.asarray(qd), np.asarray(qdd))
+    Raises:
+        ConfigError: If it is a sinusoid that does not fit the arm.
+    """
+    if values['reference'] == 'trajectory':
+        return TrajectorySource(joint_names, limits)
+    shape = ('amplitude_rad', 'omega_radps', 'phase_rad')
+    sinusoid = Sinusoid(*(np.array(list(values[f'sinusoid.{name}'])) for name in shape))
+    require_joinable('sinusoid', sinusoid, limits, joint_names)
+    return MotionSource(sinusoid, limits)

@@ -14,7 +14,7 @@ SHIELD_NAMES = (
     'state_is_fresh',
     'reference_is_valid',
     'policy_is_on_time',
-    'has_error',
+    'error',
     'reset_requested',
     'payload_estimate_kg',
     'was_restarted',
@@ -24,9 +24,14 @@ SHIELD_NAMES = (
     'inference_ms',
     'state_stamp_sec',
     'state_stamp_nanosec',
+    'cause',
+    'cause_joint',
+    'was_resumed',
 )
 """Then follow normal.NAME for each gain and constant: normal . theta + constant <= 0 was asked;
 then, of a controller with an estimator, estimate.JOINT for each joint, N m.
 
-distance is -1 where the proposal was replaced; mode is a `Mode`, reason a `Reason`.
+distance is -1 where the proposal was replaced; mode is a `Mode`, error and cause are
+a `Cause`, reason is a `Reason`; cause_joint counts from 0, -1 is none in
+particular.
 """

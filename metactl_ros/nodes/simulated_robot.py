@@ -8,6 +8,11 @@ by then. A command is therefore held for whole periods, and latency below one pe
 that the brake holds the arm whenever commands stay away.
 
 The lockstep robot stands still until the command arrives that answers its last reading.
+
+Both limit the rate of what they are told, as a drive does: the effort moves from that of the
+period before towards the command by at most `limits.effort_rate_nmps`. The first command of an
+episode is where it begins. And both brake from a stop request until it is taken back and a command
+has come after that.
 """
 
 from dataclasses import dataclass, replace
@@ -18,15 +23,17 @@ import numpy as np
 from metactl_ros.arm import Arm, gravity_torque, inertia_matrix, lump, NUM_JOINTS
 from metactl_ros.nodes.joint_messages import MessageError, read_effort
 from metactl_ros.plant.factory import make_plant, PlantName
-from metactl_ros.plant.faults import Burden, loaded_conditions, loaded_friction, NO_BURDEN
-from metactl_ros.plant.friction import Friction
-from metactl_ros.plant.protocol import Plant, PlantStart
+from metactl_ros.plant.faults import Burden
+from metactl_ros.plant.protocol import PlantStart
 from metactl_ros.plant.sensing import SensedPlant
+from metactl_ros.plant.witness import Witness
 from metactl_ros.settings import Settings
 from metactl_ros.signals import ArmState, Array, clamp, period_ns_of, seconds, split
 
 # A reason quotes the message, and a message may be of any size.
 MAX_REASON_LENGTH = 300
+RATE_SLACK_NM = 1e-9
+"""By which rounding may miss the rate; the controller's last check grants as much."""
 
 
 class Reading(NamedTuple):
@@ -56,75 +63,6 @@ class Counts:
     last_reason: str = ''
 
 
-class Witness:
-    """A plant that keeps what really happened, behind the imperfections of `SensedPlant`.
-
-    It bears the faults of the plant on top of whatever conditions it is told.
-    """
-
-    truth: ArmState
-    payload_kg: Array
-    delivered_nm: Array
-
-    def __init__(self, plant: Plant, friction: Friction) -> None:
-        self._plant, self._friction = plant, friction
-        self._burden = NO_BURDEN
-        self._effort_share = np.array(NO_BURDEN.effort_share)
-
-    def reset(self, start: PlantStart) -> ArmState:
-        """Begin a new run; nothing has been delivered yet."""
-        self.payload_kg, self.delivered_nm = start.payload_kg, np.zeros(0)
-        self._told = start.payload_kg, start.tau_z_s
-        self.truth = self._plant.reset(start)
-        if self._burden != NO_BURDEN:
-            self.set_conditions(*self._told)
-        return self.truth
-
-    def step(self, effort_nm: Array) -> ArmState:
-        """Advance the plant; keep effort and state."""
-        self.delivered_nm = self._effort_share * effort_nm
-        self.truth = self._plant.step(self.delivered_nm)
-        return self.truth
-
-    def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
-        """Change the plant; keep the payload."""
-        self._told = payload_kg, tau_z_s
-        if self._burden.payload_lost_kg or self._burden.tau_z_shift_s:
-            payload, tau_z = loaded_conditions(self._burden, payload_kg, tau_z_s)
-            payload_kg, tau_z_s = np.asarray(payload), np.asarray(tau_z)
-        self._plant.set_conditions(payload_kg, tau_z_s)
-        self.payload_kg = payload_kg
-
-    def set_friction(self, friction: Friction) -> None:
-        """Change the friction that a burden multiplies."""
-        self._friction = friction
-        self._plant.set_friction(loaded_friction(friction, self._burden.friction_factor))
-
-    def bear(self, burden: Burden) -> None:
-        """Let faults act on the plant from the next step on."""
-        if burden == self._burden:
-            return
-        before, self._burden = self._burden, burden
-        self._effort_share = np.array(burden.effort_share)
-        self.set_conditions(*self._told)
-        if burden.friction_factor != before.friction_factor:
-            self.set_friction(self._friction)
-
-    def close(self) -> None:
-        """Close the plant."""
-        self._plant.close()
-
-    @property
-    def true_q_rad(self) -> Array:
-        """Where the arm is now, shape (n,)."""
-        return self._plant.true_q_rad
-
-    @property
-    def memory_nm(self) -> Array:
-        """The true friction memory z, shape (..., n)."""
-        return self._plant.memory_nm
-
-
 class SimulatedRobot:
     """What both robots share; `reading` is the newest, the first bears the stamp `origin_ns`."""
 
@@ -137,10 +75,17 @@ class SimulatedRobot:
         self.counts = Counts()
         # The sensing effects go around the witness, not below it.
         friction = settings.plant.friction
-        self._witness = Witness(make_plant(plant, without_sensing(settings)), friction)
+        ideal = make_plant(plant, without_sensing(settings))
+        self._witness = Witness(ideal, settings.arm, friction)
         self._plant = SensedPlant(self._witness, settings.plant.sensing, rate_hz)
         self._stamp_ns = origin_ns - self.period_ns
         self._driven_ns = 0
+        period_s = seconds(self.period_ns)
+        self._damping_nmsprad = brake_damping(settings.arm, period_s)
+        self._reach_nm = period_s * np.array(self.arm.limits.effort_rate_nmps) + RATE_SLACK_NM
+        self._drive_nm: Array | None = None  # what the drive gave in the period before
+        self._is_braked = False  # by a fault
+        self._is_stop_asked = self._is_stopped = False
         self.reading = self._begin(start)
 
     def set_conditions(self, payload_kg: float, tau_z_s: float) -> None:
@@ -149,20 +94,46 @@ class SimulatedRobot:
 
     def bear(self, burden: Burden) -> None:
         """Let faults act on the plant from the next step on."""
+        self._is_braked = burden.is_braked
         self._witness.bear(burden)
+
+    def request_stop(self, *, is_asked: bool) -> None:
+        """Brake from now on; or, once that is taken back, until the next command comes."""
+        self._is_stop_asked = is_asked
+        self._is_stopped = self._is_stopped or is_asked
 
     def close(self) -> None:
         """Release the plant."""
         self._plant.close()
 
-    def _begin(self, start: PlantStart, is_braking: bool = False) -> Reading:
-        self._driven_ns = 0
-        return self._read(self._plant.reset(start), is_braking)
+    def _begin(self, start: PlantStart) -> Reading:
+        self._driven_ns, self._drive_nm = 0, None
+        return self._read(self._plant.reset(start), is_braking=False)
 
-    def _advance(self, effort_nm: Array, is_braking: bool = False) -> Reading:
+    def _obey(self, command_nm: Array) -> Reading:
+        """Take a step with a command, as fast as the drive can follow it; or with the brake."""
+        if self._is_stopped or self._is_braked:
+            return self._brake()
+        if self._drive_nm is not None:
+            reach = self._reach_nm
+            command_nm = np.clip(command_nm, self._drive_nm - reach, self._drive_nm + reach)
+        return self._advance(command_nm, is_braking=False)
+
+    def _brake(self) -> Reading:
+        self.counts.brakes += not self.reading.is_braking
+        payload_kg, truth = float(self._witness.payload_kg), self._witness.truth
+        effort = brake_effort(self.arm, self._damping_nmsprad, payload_kg, truth)
+        return self._advance(effort, is_braking=True)
+
+    def _advance(self, effort_nm: Array, is_braking: bool) -> Reading:
         self.counts.steps += 1
         self._driven_ns += self.period_ns
+        self._drive_nm = effort_nm
         return self._read(self._plant.step(effort_nm), is_braking)
+
+    def _hear_command(self) -> None:
+        """Let go of a brake that a request had set, if it was taken back since."""
+        self._is_stopped = self._is_stop_asked
 
     def _read(self, measured: ArmState, is_braking: bool) -> Reading:
         self._stamp_ns += self.period_ns
@@ -180,7 +151,7 @@ class SimulatedRobot:
 class FreeRunningRobot(SimulatedRobot):
     """A robot in real time: it waits for the first command, and brakes when commands stay away.
 
-    Until then it is frozen as the episode begins, so that the episode is that of an evaluation.
+    Until then it stands where the episode begins, so that this is the one of an evaluation.
     With a command received at time r, every step later than r + `command_timeout_s` brakes. Steps
     are a period apart, so the brake acts at most one period after the timeout.
     """
@@ -194,9 +165,8 @@ class FreeRunningRobot(SimulatedRobot):
         command_timeout_s: float,
     ) -> None:
         super().__init__(plant, settings, start, origin_ns)
-        self.reading = self.reading._replace(is_braking=True)
+        self.reading = _standing(self.reading)
         self._timeout_s = command_timeout_s
-        self._damping_nmsprad = brake_damping(settings.arm, seconds(self.period_ns))
         self._command_nm: Array | None = None
         self._received_ns = 0
         self._is_new = False
@@ -209,6 +179,7 @@ class FreeRunningRobot(SimulatedRobot):
         except MessageError as error:
             return self._refuse(error)
         self._command_nm, self._received_ns, self._is_new = effort, now_ns, True
+        self._hear_command()
         return True
 
     def restart(self, start: PlantStart) -> None:
@@ -219,22 +190,21 @@ class FreeRunningRobot(SimulatedRobot):
         """Simulate the period that ends now."""
         if self._restart_from is not None:
             start, self._restart_from, self._command_nm = self._restart_from, None, None
-            return self._begin(start, is_braking=True)
+            self.reading = _standing(self._begin(start))
+            return self.reading
         is_new, self._is_new = self._is_new, False
         command = self._command_nm
         if command is None:
-            return self._read(self.reading.measured, is_braking=True)  # the episode waits
+            self.reading = _standing(self._read(self.reading.measured, is_braking=True))
+            return self.reading  # the episode waits
         if seconds(now_ns - self._received_ns) > self._timeout_s:
-            self.counts.brakes += not self.reading.is_braking
-            payload_kg, truth = float(self._witness.payload_kg), self._witness.truth
-            effort = brake_effort(self.arm, self._damping_nmsprad, payload_kg, truth)
-            return self._advance(effort, is_braking=True)
+            return self._brake()
         self.counts.held += not is_new
-        return self._advance(command)
+        return self._obey(command)
 
 
 class LockstepRobot(SimulatedRobot):
-    """A robot that takes one step per answer to its last reading; it has no brake."""
+    """A robot that takes one step per answer to its last reading; it brakes only if told to."""
 
     def answer(self, message: Any) -> bool:
         """Take a step if the command is valid and bears the stamp of the reading; say whether."""
@@ -245,12 +215,26 @@ class LockstepRobot(SimulatedRobot):
         if stamp_ns != self.reading.stamp_ns:
             wanted = f'the stamp {self.reading.stamp_ns} ns of the joint state it answers'
             return self._refuse(f'command: expected {wanted}, found {stamp_ns} ns.')
-        self._advance(effort)
+        self._hear_command()
+        self._obey(effort)
         return True
 
     def restart(self, start: PlantStart) -> None:
         """Begin the episode again, now; an answer to the reading before comes too late."""
         self._begin(start)
+
+
+def _standing(reading: Reading) -> Reading:
+    """Return a reading of an arm that the brake holds until its episode begins.
+
+    The episode may begin with a velocity, but positions that stay say that there is none yet, and
+    a controller must not see them contradict each other.
+    """
+    measured, truth = (
+        replace(state, qd_radps=np.zeros_like(state.qd_radps))
+        for state in (reading.measured, reading.truth)
+    )
+    return reading._replace(measured=measured, truth=truth, is_braking=True)
 
 
 def read_command(message: Any, arm: Arm) -> tuple[int, Array]:

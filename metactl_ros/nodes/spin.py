@@ -22,6 +22,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 
 from metactl_ros.errors import MetactlError
+from metactl_ros.nodes.answering import answer_always
 from metactl_ros.nodes.middleware import require_secure_or_local
 
 POLL_S = 0.05
@@ -33,8 +34,7 @@ LAST_CALLBACK_S = 0.1, 1.0
 class Spinner(threading.Thread):
     """Spins an executor until stopped, or until it cannot wait any more.
 
-    What a callback raises is told and does not end it: rclpy's own services raise whatever a
-    nonsensical request makes them raise, and nobody may stop an arm by asking nonsense.
+    What a callback raises is told and does not end it: nobody may stop an arm by sending nonsense.
     """
 
     def __init__(self, executor: Any, say_error: Callable[[str], None]) -> None:
@@ -91,6 +91,7 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
     spinner: Spinner | None = None
     try:
         node = make()
+        answer_always(node)
         executor.add_node(node)
         if node.start():
             spinner = Spinner(executor, node.say_error)

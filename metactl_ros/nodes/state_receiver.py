@@ -26,10 +26,14 @@ PAUSE_S = 0.0005
 
 
 class StateReceiver(threading.Thread):
-    """Hands every message of a subscription to a function until stopped."""
+    """Hands every message, and what is known of it, to a function until stopped."""
 
     def __init__(
-        self, subscription: Any, context: Any, receive: Callable[[Any], None], priority: int
+        self,
+        subscription: Any,
+        context: Any,
+        receive: Callable[[Any, dict[str, int]], None],
+        priority: int,
     ) -> None:
         super().__init__(name='receiver', daemon=True)
         self._subscription = subscription
@@ -59,7 +63,7 @@ class StateReceiver(threading.Thread):
                     # delivers it may need this core.
                     time.sleep(PAUSE_S)
                 while taken is not None and not self._must_stop.is_set():
-                    self._receive(taken[0])
+                    self._receive(*taken)
                     taken = take(self._subscription)
         except Exception:
             self.error = traceback.format_exc()

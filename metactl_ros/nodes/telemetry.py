@@ -96,6 +96,9 @@ def shield_values(tick: Tick, state_stamp_ns: int, late_ns: int) -> list[float]:
                 late_ns / 1e6,
                 tick.inference_ns / 1e6,
                 *divmod(state_stamp_ns, NANOSECONDS_PER_SECOND),
+                tick.step.causes,
+                tick.step.joints,
+                tick.was_resumed,
             )
         ),
         *(float(value) for value in decision.half_space.normal),

@@ -8,7 +8,6 @@ switches one of these habits off; without any one of them the arm is another arm
 
 from pathlib import Path
 import tempfile
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,6 @@ class BulletArm:
     """One arm in a physics client of its own; arrays have shape (2,)."""
 
     def __init__(self, arm: Arm, friction: Friction, rate_hz: float, substep_hz: float) -> None:
-        self._arm, self._rates_hz = arm, (rate_hz, substep_hz)
         self._num_substeps = substeps_per_period(rate_hz, substep_hz)
         self._dt_s = 1.0 / substep_hz
         self._friction = friction
@@ -124,20 +122,6 @@ class BulletArm:
             pybullet.disconnect(physicsClientId=self._client)
             self._client = -1
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what a new physics client needs to go on from here, for training checkpoints."""
-        q, qd = zip(*(joint[:2] for joint in self._joint_states()), strict=True)
-        start = PlantStart(
-            np.array(q),
-            np.array(qd),
-            self.memory_nm,
-            np.asarray(self._payload_kg),
-            np.asarray(self._tau_z_s),
-            np.asarray(0),
-        )
-        made_from = (self._arm, self._friction, *self._rates_hz)
-        return _resumed, (made_from, start, self._stamp_ns)
-
     @property
     def true_q_rad(self) -> Array:
         """Where the arm is now, shape (n,)."""
@@ -161,15 +145,6 @@ class BulletArm:
             np.array([joint[0] for joint in motion]),
             np.array([joint[1] for joint in motion]),
         )
-
-
-def _resumed(
-    made_from: tuple[Arm, Friction, float, float], start: PlantStart, stamp_ns: int
-) -> BulletArm:
-    plant = BulletArm(*made_from)
-    plant.reset(start)
-    plant._stamp_ns = stamp_ns
-    return plant
 
 
 def substeps_per_period(rate_hz: float, substep_hz: float) -> int:

@@ -17,7 +17,8 @@ import numpy as np
 from metactl_ros.plant.faults import Fault
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds
 
-HOLDING = frozenset(('burst', 'delay', 'jitter'))
+LATE = frozenset(('delay', 'jitter', 'latency'))
+HOLDING = LATE | {'burst'}
 RENAMED = '_renamed'
 """Put behind the names of joints by the fault `rename`."""
 
@@ -63,13 +64,16 @@ class FaultLine:
         return self._swapped(ready, 'reorder' in kinds)
 
     def _alter(self, fault: Fault, message: StateMessage) -> StateMessage:
-        if fault.kind == 'clock_jump':
-            jump_ns = round(fault.size * NANOSECONDS_PER_SECOND)
-            return message._replace(stamp_ns=message.stamp_ns + jump_ns)
+        if fault.kind.startswith('clock_'):
+            return message._replace(stamp_ns=self._wrong_time_ns(fault, message.stamp_ns))
         if fault.kind == 'rename':
             names = list(message.names)
             names[fault.joints] = [name + RENAMED for name in names[fault.joints]]
             return message._replace(names=tuple(names))
+        if fault.kind == 'effort_scale':
+            effort = message.effort_nm.copy()  # empty before the first command
+            effort[fault.joints] *= fault.size
+            return message._replace(effort_nm=effort)
         if fault.kind == 'freeze':
             seen = self._since.setdefault(fault, message.state)
             q, qd = seen.q_rad, seen.qd_radps
@@ -84,6 +88,15 @@ class FaultLine:
         mixed_q[fault.joints], mixed_qd[fault.joints] = q[fault.joints], qd[fault.joints]
         return message._replace(state=replace(message.state, q_rad=mixed_q, qd_radps=mixed_qd))
 
+    def _wrong_time_ns(self, fault: Fault, stamp_ns: int) -> int:
+        if fault.kind == 'clock_jump':
+            return stamp_ns + round(fault.size * NANOSECONDS_PER_SECOND)
+        begun_ns = self._since.setdefault(fault, stamp_ns)
+        passed_ns = stamp_ns - begun_ns
+        if fault.kind == 'clock_rate':
+            return int(begun_ns + round(fault.size * passed_ns))
+        return int(begun_ns + passed_ns // self._period_ns)  # 1 ns per state
+
     def _is_lost(self, faults: Sequence[Fault]) -> bool:
         shares = [fault.size for fault in faults if fault.kind == 'drop']
         return any(self._random.random() < share for share in shares)
@@ -92,7 +105,7 @@ class FaultLine:
         """Return when a state is to be published, in the robot's time; older ones go first."""
         due_ns = stamp_ns
         for fault in faults:
-            if fault.kind in ('delay', 'jitter'):
+            if fault.kind in LATE:
                 periods = round(fault.size * NANOSECONDS_PER_SECOND / self._period_ns)
                 if fault.kind == 'jitter':
                     periods = int(self._random.integers(0, periods, endpoint=True))
@@ -126,6 +139,14 @@ def _flipped(q_rad: Array, qd_radps: Array, _: float, __: float) -> tuple[Array,
     return q_rad, -qd_radps
 
 
+def _standing(q_rad: Array, qd_radps: Array, _: float, __: float) -> tuple[Array, Array]:
+    return q_rad, np.zeros_like(qd_radps)
+
+
+def _scaled(q_rad: Array, qd_radps: Array, factor: float, _: float) -> tuple[Array, Array]:
+    return q_rad, factor * qd_radps
+
+
 def _unknown(q_rad: Array, qd_radps: Array, _: float, __: float) -> tuple[Array, Array]:
     return np.full_like(q_rad, np.nan), np.full_like(qd_radps, np.nan)
 
@@ -141,6 +162,8 @@ def _quantised(q_rad: Array, qd_radps: Array, bits: float, period_s: float) -> t
 MEASURES: dict[str, Callable[[Array, Array, float, float], tuple[Array, Array]]] = {
     'bias': _biased,
     'sign_flip': _flipped,
+    'velocity_zero': _standing,
+    'velocity_scale': _scaled,
     'nan': _unknown,
     'quantise': _quantised,
 }

@@ -10,13 +10,17 @@ truth of the plant is never altered.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 import difflib
+import math
 from typing import Any, NamedTuple
 
-from metactl_ros.arm import NUM_JOINTS
-from metactl_ros.config import build, require_not_negative
+import numpy as np
+from numpy.typing import NDArray
+
+from metactl_ros.arm import bias_torque, Inertia, inertia_matrix, NUM_JOINTS
+from metactl_ros.config import build, MOST_ENTRIES, require_not_negative, shown
 from metactl_ros.errors import ConfigError
-from metactl_ros.plant.friction import Friction
-from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
+from metactl_ros.plant.friction import Friction, friction_torque
+from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds, split
 
 TAU_Z_RANGE_S = (0.02, 1000.0)
 """Memory horizons that a period of 10 ms can simulate, s."""
@@ -54,11 +58,35 @@ KINDS = {
         False,
         True,
     ),
+    'latency': Kind(
+        'states come so much later, in whole periods; one that begins at 0 s is there from the '
+        'first state on, and leaves no gap that would tell of it',
+        's',
+        0.22,
+        (0.0, 10.0),
+        False,
+        True,
+    ),
     'freeze': Kind('positions and velocities stay, stamps go on', is_per_joint=True),
     'nan': Kind('positions and velocities are NaN', is_per_joint=True, needs_real_time=True),
     'reorder': Kind('of two states the later comes first', needs_real_time=True),
     'rename': Kind('joints bear other names', is_per_joint=True, needs_real_time=True),
     'sign_flip': Kind('velocities have the wrong sign', is_per_joint=True),
+    'velocity_zero': Kind('velocities are zero', is_per_joint=True),
+    'velocity_scale': Kind(
+        'velocities are multiplied by this, as in another unit',
+        'factor',
+        round(math.degrees(1.0), 2),
+        (-1000.0, 1000.0),
+        True,
+    ),
+    'effort_scale': Kind(
+        'measured efforts are multiplied by this, as in another unit',
+        'factor',
+        1000.0,
+        (-1e6, 1e6),
+        True,
+    ),
     'bias': Kind('this is added to positions', 'rad', 0.05, (-10.0, 10.0), True),
     'quantise': Kind(
         'an encoder of so many bits per revolution; velocities are its differences',
@@ -73,7 +101,13 @@ KINDS = {
     ),
     'payload_drop': Kind('payload lost; a negative one is added', 'kg', 0.5, (-10.0, 10.0)),
     'tau_z_drift': Kind('the memory horizon drifts at this rate', 's/s', 0.1, (-10.0, 10.0)),
+    'brake': Kind('the brake is engaged whatever is commanded'),
+    'jam': Kind('joints do not move whatever the torque', is_per_joint=True),
     'clock_jump': Kind('this is added to stamps', 's', 5.0, (-1e8, 1e8), False, True),
+    'clock_rate': Kind(
+        'stamps advance at this multiple of the time', 'factor', 3.0, (0.001, 1000.0), False, True
+    ),
+    'clock_stick': Kind('stamps advance by 1 ns per state', needs_real_time=True),
     'silence': Kind('no state is published at all', needs_real_time=True),
 }
 
@@ -143,7 +177,7 @@ def parse_faults(entries: object, where: str = 'faults') -> list[Fault]:
         ConfigError: If it is no list, or an entry is no fault of the plant; it says which.
     """
     if not isinstance(entries, Sequence) or isinstance(entries, str):
-        raise ConfigError(f'{where}: expected a list of faults, found {entries!r}.')
+        raise ConfigError(f'{where}: expected a list of faults, found {shown(entries)}.')
     return [build(Fault, entry, f'{where}[{i}]') for i, entry in enumerate(entries)]
 
 
@@ -155,7 +189,13 @@ def plant_entries(scenario: object, where: str) -> list[Any]:
     """
     if not isinstance(scenario, Mapping) or not isinstance(scenario.get('faults'), list):
         raise ConfigError(f'{where}: expected a list `faults:`; write `faults: []` for none.')
-    return [entry for entry in scenario['faults'] if _is_meant_for_plant(entry)]
+    entries = scenario['faults']
+    if len(entries) > MOST_ENTRIES:
+        raise ConfigError(
+            f'{where}: faults: expected at most {MOST_ENTRIES} entries, found {len(entries)}; '
+            'leave some out.'
+        )
+    return [entry for entry in entries if _is_meant_for_plant(entry)]
 
 
 def _is_meant_for_plant(entry: object) -> bool:
@@ -179,11 +219,18 @@ class FaultSchedule:
         return self._start_ns + driven_ns
 
     def active(self, driven_ns: int) -> tuple[Fault, ...]:
-        """Return the faults that are on; the timeline waits for the first command."""
-        if not self._timeline or driven_ns <= 0:
+        """Return the faults that are on; the timeline waits for the first command.
+
+        Only a latency that begins at once does not: it is how far the robot is away.
+        """
+        if not self._timeline:
             return tuple(self.switched.values())
-        t_ns = self.time_ns(driven_ns)
-        scheduled = (fault for fault in self._timeline if fault.is_on(t_ns))
+        t_ns, is_waiting = self.time_ns(driven_ns), driven_ns <= 0
+        scheduled = (
+            fault
+            for fault in self._timeline
+            if fault.is_on(t_ns) and (fault.kind == 'latency' or not is_waiting)
+        )
         return (*scheduled, *self.switched.values())
 
 
@@ -195,6 +242,9 @@ class Burden(NamedTuple):
     friction_factor: float = 1.0
     payload_lost_kg: float = 0.0
     tau_z_shift_s: float = 0.0
+    is_braked: bool = False
+    is_jammed: tuple[bool, ...] = (False,) * NUM_JOINTS
+    """Which joints do not move, one entry per joint."""
 
 
 NO_BURDEN = Burden()
@@ -203,6 +253,7 @@ NO_BURDEN = Burden()
 def burden_of(faults: Iterable[Fault], t_ns: int) -> Burden:
     """Return what faults that are on do to the plant at a time of the timeline."""
     shares, factor, lost_kg, shift_s = [1.0] * NUM_JOINTS, 1.0, 0.0, 0.0
+    is_braked, jams = False, [False] * NUM_JOINTS
     for fault in faults:
         if fault.kind == 'torque_loss':
             shares[fault.joints] = [(1.0 - fault.size) * share for share in shares[fault.joints]]
@@ -212,7 +263,11 @@ def burden_of(faults: Iterable[Fault], t_ns: int) -> Burden:
             lost_kg += fault.size
         elif fault.kind == 'tau_z_drift':
             shift_s += fault.size * max(seconds(t_ns) - fault.at_s, 0.0)
-    return Burden(tuple(shares), factor, lost_kg, shift_s)
+        elif fault.kind == 'brake':
+            is_braked = True
+        elif fault.kind == 'jam':
+            jams[fault.joints] = [True] * len(jams[fault.joints])
+    return Burden(tuple(shares), factor, lost_kg, shift_s, is_braked, tuple(jams))
 
 
 def loaded_friction(friction: Friction, factor: float) -> Friction:
@@ -234,3 +289,35 @@ def loaded_conditions(burden: Burden, payload_kg: Any, tau_z_s: Any) -> tuple[fl
     low_s, high_s = TAU_Z_RANGE_S
     tau_z = min(max(float(tau_z_s) + burden.tau_z_shift_s, low_s), high_s)
     return max(float(payload_kg) - burden.payload_lost_kg, 0.0), tau_z
+
+
+def with_stops(
+    inertia: Inertia,
+    friction: Friction,
+    state: ArmState,
+    memory_nm: Array,
+    effort_nm: Array,
+    is_jammed: NDArray[np.bool_],
+) -> Array:
+    """Return the effort that acts on an arm whose jammed joints are held by stops, N m, (n,).
+
+    M qdd + C qd + g + F = tau is solved for the free joints with qdd = 0 at the others; these get
+    what keeps it so, whatever the motors give.
+
+    Args:
+        inertia: Of the arm with its payload.
+        friction: In force.
+        state: The jammed joints at rest.
+        memory_nm: The friction memory z, shape (n,).
+        effort_nm: What the motors give, shape (n,).
+        is_jammed: Shape (n,).
+    """
+    q, qd = split(state.q_rad), split(state.qd_radps)
+    mass = inertia_matrix(inertia, state.q_rad)
+    bias = np.array(bias_torque(inertia, q, qd)) + friction_torque(
+        friction, state.qd_radps, memory_nm
+    )
+    free = ~is_jammed
+    qdd = np.zeros_like(effort_nm)
+    qdd[free] = np.linalg.solve(mass[np.ix_(free, free)], (effort_nm - bias)[free])
+    return np.where(is_jammed, mass @ qdd + bias, effort_nm)

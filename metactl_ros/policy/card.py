@@ -49,7 +49,7 @@ Lambda {slope} 1/s{columns}. Efforts are limited to {effort} N m.
 """
 
 RESULTS_HEAD = """\
-| plant | tau_z | RMSE | fixed gains | change | shield moved | rollouts | diverged |
+| plant | tau_z | RMSE | fixed gains | change | shield moved | rollouts | lost |
 |---|---|---|---|---|---|---|---|
 """
 NO_RESULTS = 'No evaluation was given to the exporter.'
@@ -106,7 +106,7 @@ def _range(ends: Sequence[float]) -> str:
 
 
 def _result_row(result: Mapping[str, Any]) -> str:
-    """Return one line of the table; a rollout that diverged has no RMSE."""
+    """Return one line of the table; a lost rollout may have no RMSE."""
     rollouts = result['num_rollouts_per_payload'] * len(result['payload_levels_kg'])
     cells = [
         result['plant'],
@@ -116,7 +116,7 @@ def _result_row(result: Mapping[str, Any]) -> str:
         _number(result['delta_percent'], '+.1f', ' %'),
         _number(100.0 * result['shield_activation'], '.1f', ' %'),
         str(rollouts),
-        str(result['num_diverged']),
+        str(result.get('num_lost', result.get('num_diverged', '-'))),  # its older name
     ]
     return f'| {" | ".join(cells)} |'
 

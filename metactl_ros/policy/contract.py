@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 import hashlib
 import json
 from pathlib import Path
+import re
+from typing import Any
 
 from metactl_ros.arm import Arm
 from metactl_ros.config import build
@@ -28,6 +30,13 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.policy.sealed import BundleError
 
 SCHEMA_VERSION = 1
+MOST_DEPTH, MOST_KEYS, MOST_DIGITS = 16, 256, 40
+"""Of JSON; the exporter needs 5, 20 and 22."""
+MOST_LETTERS = 2000
+"""Of what a message quotes."""
+
+# Strings are skipped whole: brackets within them do not nest. One that does not end is no JSON.
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,19 +90,23 @@ def token_scales(kind: Tokens) -> TokenScales:
 def parse_contract(where: Path, data: bytes) -> Contract:
     """Return the contract in a file's bytes; it must know its schema and agree with itself."""
     try:
-        mapping = json.loads(data.decode())
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested without end
+        mapping = _read_json(data)
+    except ValueError as error:
         raise BundleError(f'{where}: not JSON ({error}); export the policy again.') from None
     found = mapping.get('schema_version') if isinstance(mapping, dict) else None
     if found != SCHEMA_VERSION:
         raise BundleError(
-            f'{where}: schema_version: expected {SCHEMA_VERSION}, found {found!r}; export the '
-            'policy again with this version of metactl_ros.'
+            f'{where}: schema_version: expected {SCHEMA_VERSION}, found {_short(found)}; export '
+            'the policy again with this version of metactl_ros.'
         )
     try:
         contract = build(Contract, mapping, 'contract')
-    except (ConfigError, OverflowError) as error:  # OverflowError: a count of hundreds of digits
-        raise BundleError(f'{where}: {error}\nExport the policy again.') from None
+    except ConfigError as error:
+        text = str(error)
+        more = f' ... {len(text)} letters' if len(text) > MOST_LETTERS else ''
+        raise BundleError(
+            f'{where}: {text[:MOST_LETTERS]}{more}\nExport the policy again.'
+        ) from None
     # No more names than the file has: a hostile count must not fill the memory.
     num_extra = min(contract.context.num_extra, len(contract.features))
     expected = {
@@ -103,10 +116,55 @@ def parse_contract(where: Path, data: bytes) -> Contract:
     for key, value in expected.items():
         if getattr(contract, key) != value:
             raise BundleError(
-                f'{where}: {key}: expected {value!r} from the rest of the contract, found '
-                f'{getattr(contract, key)!r}; export the policy again.'
+                f'{where}: {key}: expected {_short(value)} from the rest of the contract, found '
+                f'{_short(getattr(contract, key))}; export the policy again.'
             )
     return contract
+
+
+def _read_json(data: bytes) -> Any:
+    """Return what strict JSON says that is neither deep nor long-winded.
+
+    Raises:
+        ValueError: If it is not UTF-8, not JSON, nested too deeply, has a number of too many
+            digits, too many keys, or a key twice: two readers could take it for two contracts.
+    """
+    text = data.decode()
+    depth = deepest = 0
+    for token in _BRACKETS.finditer(text):
+        depth += {'[': 1, '{': 1, ']': -1, '}': -1}.get(token[0], 0)
+        deepest = max(deepest, depth)
+    if deepest > MOST_DEPTH:
+        raise ValueError(f'nested {deepest} deep, expected at most {MOST_DEPTH}')
+    return json.loads(
+        text,
+        object_pairs_hook=_mapping,
+        parse_int=lambda digits: int(_bounded(digits)),
+        parse_float=lambda digits: float(_bounded(digits)),
+    )
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MOST_KEYS:
+        raise ValueError(f'{len(pairs)} keys in one table, expected at most {MOST_KEYS}')
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise ValueError(f'the key {_short(key)} is there twice')
+        mapping[key] = value
+    return mapping
+
+
+def _bounded(digits: str) -> str:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f'a number of {len(digits)} digits, expected at most {MOST_DIGITS}')
+    return digits
+
+
+def _short(value: object) -> str:
+    """Return a value for a message, whatever its length."""
+    text = repr(value)
+    return text if len(text) <= MOST_LETTERS else f'{text[:MOST_LETTERS]} ...'
 
 
 def check_made_for(
@@ -125,8 +183,9 @@ def check_made_for(
         if stated != settings:
             key, expected, found = first_difference(section, settings, stated)
             raise BundleError(
-                f'{where}: {key}: this robot has {expected!r}, the policy was made for '
-                f'{found!r}; load a policy made for this robot, or the settings it was made for.'
+                f'{where}: {key}: this robot has {_short(expected)}, the policy was made for '
+                f'{_short(found)}; load a policy made for this robot, or the settings it was made '
+                'for.'
             )
 
 

@@ -5,7 +5,8 @@
 from pathlib import Path
 import sys
 
-from metactl_ros.policy.bundle import GOLDEN_TOLERANCE, read_bundle
+from metactl_ros.policy.bundle import read_bundle
+from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
 
 
 def run_inspect(path: Path) -> int:

@@ -1,0 +1,230 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tells how many publishers are alive on a topic that only one may use, and who they are.
+
+The middleware lists publishers, but one that was killed stays listed for up to 20 s, so that a
+robot that restarts looks like two. Life needs evidence:
+
+    messages    every publisher numbers its own. Two lines of numbers that alternate are two
+                publishers; one that ends before another begins is a restart
+    the list    who appears is alive. Another that goes on speaking after that is, too; so are
+                two that appeared together, and two that are listed for longer than a lease
+    the states  which of one publisher contradict each other again and again: it passes on two
+
+Messages tell at once, the list within a look. Until the line that is believed has been silent for
+a while, no other is used.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from metactl_ros.signals import NANOSECONDS_PER_SECOND
+
+UNNUMBERED = (0, 2**64 - 1)
+"""What a middleware says that does not number messages."""
+LINE_LASTS_NS = 300_000_000
+"""A line that is silent for longer is over; a process takes longer to start again."""
+TAKEOVER_NS = 50_000_000
+"""Silence of the line that is believed, after which another may be."""
+NEAR = 10
+"""Messages that may be lost within a line while another speaks."""
+EVIDENCE_LASTS_NS = NANOSECONDS_PER_SECOND
+LEASE_NS = 25 * NANOSECONDS_PER_SECOND
+"""Nobody stays listed for longer after its death; 20 s is usual."""
+TOGETHER_NS = 300_000_000
+"""Who appears within this of each other is alive at the same time."""
+GOES_ON_NS = 100_000_000
+"""How long after another appeared a publisher must be heard to be alive."""
+NUM_VERDICTS, MOST_REFUSED, MOST_TURNS = 20, 5, 4
+"""Of so many states, refusals that contradict the others, and changes from good to refused."""
+NAME_UNKNOWN = '_NODE_NAME_UNKNOWN_'
+"""What rclpy calls a node of which it knows a publisher, but not yet the name."""
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """Messages with rising numbers."""
+
+    number: int
+    first_ns: int
+    last_ns: int
+
+
+class Lines:
+    """Tells publishers of one topic apart by the numbers of their messages."""
+
+    def __init__(self) -> None:
+        self._lines: list[_Line] = []
+        """The one that is believed is first."""
+        self._spoke: _Line | None = None
+        self._evidence_ns: int | None = None
+        self._doubted_ns = 0
+        """When a line began beside another, or left out many numbers, as another would."""
+        self._num_in_doubt = 0
+        self.num_foreign_used = 0
+        """At most so many messages of others were used before they were known as such."""
+
+    def hear(self, number: int, now_ns: int) -> bool:
+        """Note a message; return whether it may be used: none is while several publish."""
+        if number in UNNUMBERED:
+            return True
+        self._lines = [x for x in self._lines if now_ns - x.last_ns <= LINE_LASTS_NS]
+        line = self._line_of(number)
+        if line is None:
+            line = _Line(number, now_ns, now_ns)
+            if self._lines:  # the message before may have been of another as well as this one
+                self._doubt(now_ns, num_already=1)
+            self._lines = [*self._lines, line]
+        elif line is not self._spoke:  # it spoke, another spoke, and now it speaks again
+            self._evidence_ns = now_ns
+            self.num_foreign_used += self._num_in_doubt
+            self._num_in_doubt = 0
+        elif number - line.number > NEAR:
+            self._doubt(now_ns, num_already=0)
+        line.number, line.last_ns, self._spoke = number, now_ns, line
+        return self._may_use(line, now_ns)
+
+    def _line_of(self, number: int) -> _Line | None:
+        """Return the line that a number goes on with, if there is one."""
+        near = [x for x in self._lines if 0 < number - x.number <= NEAR]
+        if near:  # of two that are equally near, more likely the one that spoke last
+            return max(near, key=lambda x: (x.number, x is self._spoke))
+        last = self._spoke if self._spoke in self._lines else None
+        return last if last is not None and number > last.number else None
+
+    def _doubt(self, now_ns: int, num_already: int) -> None:
+        if now_ns - self._doubted_ns > LINE_LASTS_NS:  # else it goes on
+            self._doubted_ns, self._num_in_doubt = now_ns, num_already
+
+    def _may_use(self, line: _Line, now_ns: int) -> bool:
+        believed = self._lines[0]
+        if line is not believed and now_ns - believed.last_ns > TAKEOVER_NS:
+            self._lines = [line, *(x for x in self._lines if x is not line)]
+            believed = line
+        may_use = line is believed and not self.are_several(now_ns)
+        self._num_in_doubt += may_use
+        return may_use
+
+    def are_several(self, now_ns: int) -> bool:
+        """Return whether more than one publisher has been heard lately."""
+        return self._evidence_ns is not None and now_ns - self._evidence_ns < EVIDENCE_LASTS_NS
+
+    def goes_on(self, since_ns: int, until_ns: int) -> bool:
+        """Return whether somebody spoke before a time, and still speaks after a later one."""
+        return any(x.first_ns < since_ns and x.last_ns > until_ns for x in self._lines)
+
+
+class Contradictions:
+    """Notices states of which every few cannot be of the same arm as the others."""
+
+    def __init__(self) -> None:
+        self._verdicts: deque[bool] = deque(maxlen=NUM_VERDICTS)
+        self._evidence_ns: int | None = None
+
+    def hear(self, now_ns: int, *, contradicts: bool) -> None:
+        """Note whether a state contradicts those that were believed before it."""
+        self._verdicts.append(contradicts)
+        if not contradicts:
+            return
+        seen = list(self._verdicts)
+        num_turns = sum(after and not before for before, after in pairwise(seen))
+        if sum(seen) >= MOST_REFUSED and num_turns >= MOST_TURNS:
+            self._evidence_ns = now_ns
+
+    def are_there(self, now_ns: int) -> bool:
+        """Return whether that was so lately."""
+        return self._evidence_ns is not None and now_ns - self._evidence_ns < EVIDENCE_LASTS_NS
+
+
+class Publisher(NamedTuple):
+    """One that the middleware lists."""
+
+    node: str
+    """Its full name."""
+    identity: bytes
+
+
+class Listing:
+    """The publishers of a topic that the middleware lists, and whether several must be alive."""
+
+    def __init__(self) -> None:
+        self._appeared: dict[bytes, tuple[int, int]] = {}
+        """When each was not listed yet, and when it was."""
+        self._looked_ns: int | None = None
+
+    def look(self, listed: Sequence[Publisher], now_ns: int, lines: Lines) -> bool:
+        """Note who is listed, asked for after `now_ns`; return whether several are alive."""
+        before_ns = now_ns if self._looked_ns is None else self._looked_ns
+        self._looked_ns = now_ns
+        self._appeared = {
+            one.identity: self._appeared.get(one.identity, (before_ns, now_ns)) for one in listed
+        }
+        in_order = sorted(self._appeared.values(), key=lambda times: times[1])
+        return any(
+            later_ns - earlier_ns < TOGETHER_NS
+            or now_ns - later_ns > LEASE_NS
+            or lines.goes_on(absent_ns, later_ns + GOES_ON_NS)
+            for (_, earlier_ns), (absent_ns, later_ns) in pairwise(in_order)
+        )
+
+
+class SourceWatch:
+    """Watches the publishers of joint states and of commands; two threads may use it.
+
+    One hears states, the other looks at the list, twenty times a second.
+    """
+
+    def __init__(self, states_topic: str) -> None:
+        self._topic = states_topic
+        self._listing = Listing()
+        self.lines, self.contradictions = Lines(), Contradictions()
+        self.states: Sequence[Publisher] = ()
+        """Who is listed for joint states."""
+        self.findings: tuple[str, ...] = ()
+        """What is wrong, as of the last look."""
+
+    def forget_messages(self) -> None:
+        """Begin anew with what is heard; who is listed stays known."""
+        self.lines, self.contradictions = Lines(), Contradictions()
+
+    def are_states_in_doubt(self, now_ns: int) -> bool:
+        """Return whether messages say that more than one robot speaks."""
+        return self.lines.are_several(now_ns) or self.contradictions.are_there(now_ns)
+
+    def look(
+        self, states: Sequence[Publisher], foreign: Mapping[str, Sequence[Publisher]], now_ns: int
+    ) -> None:
+        """Judge who is listed.
+
+        Args:
+            states: For joint states.
+            foreign: Others than this controller, for each topic of commands that it drives by.
+            now_ns: Before the lists were asked for.
+        """
+        self.states = states
+        several = self._listing.look(states, now_ns, self.lines)
+        findings = []
+        if several or self.lines.are_several(now_ns):
+            findings.append(
+                f'{self._topic}: expected one publisher, found {names_of(states)} alive; end all '
+                'but one, or give each arm a topic of its own.'
+            )
+        elif self.contradictions.are_there(now_ns):
+            findings.append(
+                f'{self._topic}: expected the states of one arm, found some that contradict the '
+                f'others, from {names_of(states)}; look for who mixes two streams.'
+            )
+        findings += [
+            f'{topic}: expected no other publisher, found {names_of(others)}; end it.'
+            for topic, others in foreign.items()
+            if others
+        ]
+        self.findings = tuple(findings)
+
+
+def names_of(publishers: Iterable[Publisher]) -> str:
+    """Return the names of the nodes."""
+    return ', '.join(sorted(one.node for one in publishers)) or 'nobody'
