@@ -171,6 +171,14 @@ def begin(self, front):
     self.create_subscription(JointTrajectory, 'controller/joint_trajectory', lambda _: None, 1)
 ControlNode.__init__ = begin
 """
+FORGIVES_LEAPS = """
+from metactl_ros.nodes import state_intake
+state_intake.REPORTED = {}
+"""
+PASSES_ALL_ON = """
+from metactl_ros.nodes.allowance import Allowance
+Allowance.take = lambda *_: True
+"""
 CLEARS_ALWAYS = """
 from metactl_ros.nodes import context_clearing
 context_clearing.EVERY_NS = 0
@@ -240,11 +248,13 @@ MUTANTS = {
     'echoed_states': Mutant('nobody counts who publishes', HEARS_EVERYBODY),
     'effort_milliamperes': Mutant('every measured effort is believed', BELIEVES_EFFORTS),
     'flood_clear_context': Mutant('the context is cleared whenever asked', CLEARS_ALWAYS),
+    'flood_long_trajectories': Mutant('every trajectory is passed on', PASSES_ALL_ON),
     'flood_parameters': Mutant('the process that controls is asked', ANSWERS_BESIDE_CONTROL),
     'flood_trajectories': Mutant('the process that controls listens', LISTENS_BESIDE_CONTROL),
     'freeze': Mutant('signals are not compared', UNGUARDED),
     'frozen_for_good': Mutant('signals are not compared', UNGUARDED),
     'frozen_joint': Mutant('signals are not compared', UNGUARDED),
+    'frozen_while_held': Mutant('signals are not compared', UNGUARDED),
     'friction_step': Mutant('fixed gains instead of learned ones', FIXED_GAINS),
     'glitch': Mutant('the gate admits every state', OPEN_GATE),
     'jammed_joint': Mutant('signals are not compared', UNGUARDED),
@@ -254,6 +264,7 @@ MUTANTS = {
     'latency': Mutant('signals are not compared', UNGUARDED),
     'nan': Mutant('numbers are not checked', NUMBERS_UNCHECKED),
     'payload_drop': Mutant('fixed gains instead of learned ones', FIXED_GAINS),
+    'position_leap': Mutant('leaps are forgiven', FORGIVES_LEAPS),
     'quantise': Mutant('no limit of the effort rate', NO_RATE_LIMIT),
     'rename': Mutant('joints are told by their place', NAMES_UNCHECKED),
     'reorder': Mutant('the gate admits every state', OPEN_GATE),

@@ -100,6 +100,25 @@ def test_a_velocity_that_contradicts_the_positions_is_noticed_within_ticks(joint
     assert number <= most
 
 
+@pytest.mark.parametrize('speed', [3.0, 4.2, 5.5, 7.5])
+@pytest.mark.parametrize('factor', [0.0, -1.0, 1.0 / (2.0 * np.pi)])
+def test_a_wrong_velocity_is_noticed_however_fast_the_joint_is(speed, factor):
+    watched = Watched(speed=speed)
+    watched.steps(50)
+    cause, _, number = watched.first(lambda q, qd: (q, factor * qd))
+    assert cause == Cause.POSITION_VELOCITY_MISMATCH
+    assert number <= 8
+
+
+def test_a_joint_is_too_fast_by_its_positions_even_if_its_velocity_is_not():
+    watched = Watched(speed=0.0)
+    for k in range(4):
+        error = watched.step(
+            lambda q, qd, k=k: (q + np.array([0.0, 0.101 * k]), np.array([0.0, 7.9]))
+        )
+    assert Cause(int(error)) == Cause.OVERSPEED
+
+
 @pytest.mark.parametrize('value', [5.0, -30.0, 7.9])
 def test_a_single_spike_of_a_velocity_is_no_alarm(value):
     watched = warm()
@@ -143,7 +162,25 @@ def test_a_joint_frozen_at_rest_is_noticed_once_its_reference_has_moved():
         lambda q, qd: (np.array([q[0], still[1]]), np.array([qd[0], 0.0]))
     )
     assert (cause, joint) == (Cause.FROZEN_STATE, 1)
-    assert SETTINGS.frozen_ticks <= number <= 40
+    assert SETTINGS.frozen_s / DT_S <= number <= 25
+
+
+@pytest.mark.parametrize('speed', [1.1e-6, 0.005, -0.2])
+def test_a_joint_that_freezes_while_it_is_held_is_noticed_by_a_velocity_that_stays(speed):
+    watched = warm(speed=0.0)
+    q = np.array([0.3, 0.2])
+    cause, joint, number = watched.first(lambda *_: (q, np.array([0.0, speed])))
+    assert (cause, joint) == (Cause.FROZEN_STATE, 1)
+    assert number * DT_S == pytest.approx(SETTINGS.frozen_s, abs=1.1 * DT_S)
+
+
+def test_readings_may_be_the_same_for_a_while_and_for_ever_within_the_last_digit():
+    watched = warm(speed=0.0)
+    held = round(SETTINGS.frozen_s / DT_S)
+    for _ in range(20):
+        assert not any(watched.steps(held, lambda q, qd: (q, qd + 1e-3)))
+        watched.step()
+    assert not any(watched.steps(500, lambda q, qd: (q, qd + 1e-6)))
 
 
 def test_a_joint_that_stands_still_with_its_reference_is_not_frozen():
@@ -213,6 +250,56 @@ def test_full_effort_without_motion_is_told_apart():
     assert not watched.guard.is_calm
 
 
+def test_what_an_alarm_was_about_is_forgotten_soon_after():
+    watched = warm(speed=1.5)
+    watched.steps(200, lambda q, qd: (q, -qd))
+    assert watched.guard.error
+    watched.steps(8)
+    assert not watched.guard.error
+
+
+def test_where_a_robot_may_brake_the_model_explains_nothing():
+    """In FAULT no effort is sent, and the brake bears the weight of the arm."""
+    watched = warm(speed=0.0)
+    honest = watched.send
+    watched.send = lambda q, qd, qdd, _: honest(q, qd, qdd, 0.0)
+    cause, _, _ = watched.first(most=300)
+    assert cause == Cause.EFFORT_MOTION_MISMATCH
+    watched.step(acts=False)
+    assert not watched.guard.error
+    assert not any(watched.steps(300, acts=False))
+
+
+@pytest.mark.parametrize(
+    ('spoil', 'cause'),
+    [
+        (lambda q, qd: (q + 0.7, qd), Cause.TRACKING_ERROR),
+        (lambda q, qd: (q, qd + 9.0), Cause.OVERSPEED),
+        (lambda q, qd: (q - 3.2, qd), Cause.BEYOND_LIMITS),
+    ],
+)
+def test_states_that_come_seldom_are_held_to_all_limits(spoil, cause):
+    watched = warm(speed=0.0)
+    found = []
+    for _ in range(3):
+        watched.k += 2 * MOST_PERIODS
+        found.append(int(watched.step(spoil, follows=cause == Cause.TRACKING_ERROR)))
+    assert found == [0, 0, cause]
+
+
+@pytest.mark.parametrize('per_tick', [1, 10])
+def test_limits_are_held_for_a_time_however_often_states_come(per_tick):
+    guard = Guard(SETTINGS, LIMITS, PERIOD_NS)
+    mass, bias = mass_at(MODEL, split(STILL)), bias_torque(MODEL, split(STILL), split(STILL))
+    guard.expect(mass, bias, bias)
+    times_ns = []
+    for k in range(10 * per_tick):
+        at = Situation(*map(split, (STILL - 3.2, STILL, STILL, STILL, STILL)))
+        guard.see(k * PERIOD_NS // per_tick, at, sees=True, follows=False)
+        times_ns += [k * PERIOD_NS // per_tick] if guard.error == Cause.BEYOND_LIMITS else []
+    assert times_ns[0] == round(SETTINGS.persistence_s * 1e9)
+
+
 def test_after_a_gap_all_evidence_is_gathered_anew():
     watched = warm(speed=1.5)
     watched.steps(3, lambda q, qd: (q, 0.0 * qd))
@@ -254,7 +341,7 @@ def test_a_batch_is_judged_as_its_arms_are():
             assert (single.guard.error, single.guard.joint) == tuple(told[k][arm])
 
 
-@pytest.mark.parametrize('name', ['tracking_error_rad', 'mismatch_rad', 'frozen_ticks'])
+@pytest.mark.parametrize('name', ['tracking_error_rad', 'mismatch_rad', 'frozen_s'])
 def test_a_threshold_of_zero_is_refused(name):
     with pytest.raises(ConfigError, match=f'GuardSettings.{name}: expected .*above 0'):
         replace(SETTINGS, **{name: 0})

@@ -340,3 +340,19 @@ def test_counting_lets_an_inadmissible_proposal_pass_and_reports_its_distance():
     assert strict.excess <= 1e-12
     assert loose.distance == strict.distance > 0.0
     assert loose.was_moved
+
+
+def test_a_stop_that_creeps_away_from_what_it_holds_is_a_fault():
+    """Slower than what STOP must come down to, and for ever."""
+    far_rad = SETTINGS.controller.guard.tracking_error_rad
+    guard = replace(unguarded(CONTROLLER).guard, tracking_error_rad=far_rad)
+    loop, speed = begun([0.0, 0.0], replace(CONTROLLER, guard=guard)), np.array([0.0, 0.9])
+    found = []
+    for k in range(100):
+        q = speed * k * PERIOD_NS / 1e9
+        state = ArmState(k * PERIOD_NS, q, speed)
+        step = loop.actuate(loop.nominal_action, state, hold(q), k * PERIOD_NS, NO_GOAL)
+        found.append((Mode(int(step.modes)), Cause(int(step.causes))))
+    last = round(far_rad / 0.9 * 100)
+    assert {mode for mode, _ in found[:last]} == {Mode.STOP}
+    assert set(found[last + 1 :]) == {(Mode.FAULT, Cause.STOP_FAILED)}

@@ -35,7 +35,7 @@ GOOD = ModeInputs(
     meets_condition=True,
     is_within_limits=True,
     is_at_rest=True,
-    is_slow=True,
+    is_stopping=True,
     can_move=True,
     error=Cause.NONE,
     joint=-1,
@@ -347,7 +347,7 @@ def test_counted_causes_are_named():
 
 def test_a_stop_that_does_not_slow_the_arm_down_becomes_a_fault_in_time():
     bench = Bench(settings=SHORT)
-    fast = {'is_slow': False, 'is_at_rest': False}
+    fast = {'is_stopping': False, 'is_at_rest': False}
     assert bench.ticks(31, OUTSIDE | fast) == [STOP] * 31
     assert (bench.tick(OUTSIDE | fast), bench.state.cause) == (FAULT, Cause.STOP_FAILED)
     slow = Bench()

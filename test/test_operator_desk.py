@@ -163,15 +163,18 @@ def test_what_keeps_a_fault_is_found_and_else_what_made_it(ride):
     tick = ride.tick()
     health, (q, qd) = tick.health, (ARM.limits.position_rad, ARM.limits.velocity_radps)
 
-    def found(state=tick.state, **changes):
+    def found(state=tick.state, doubt=Cause.NONE, **changes):
         changed = tick._replace(state=state, health=health._replace(**changes))
-        return obstacles(changed, ARM.limits)
+        return obstacles(changed, ARM.limits, doubt)
 
     def moved(q_rad, qd_radps):
         return ArmState(0, np.array(q_rad), np.array(qd_radps))
 
     assert found() == [tick.cause] == [Cause.NONE]
     assert found(error=Cause.CLOCK_MISMATCH) == [Cause.CLOCK_MISMATCH]
+    assert found(doubt=Cause.FROZEN_STATE) == [Cause.FROZEN_STATE]
+    twice = {'error': Cause.OVERSPEED, 'doubt': Cause.OVERSPEED}
+    assert found(**twice) == [Cause.OVERSPEED]
     assert found(state_is_fresh=False, reference_is_valid=False) == [
         Cause.STALE_STATE,
         Cause.NO_REFERENCE,

@@ -58,6 +58,16 @@ def begun(*points, limits=WIDE, **options):
     return source
 
 
+def test_trajectories_that_come_faster_than_they_begin_do_not_pile_up():
+    source = begun()
+    for k in range(300):
+        source.accept(trajectory(point(1.0, REST)), NOW_NS + k * SECOND_NS // 100, ROS_NOW_NS)
+    plan, length = source._followed[0], 1
+    while plan.before is not None:
+        plan, length = plan.before, length + 1
+    assert 2 <= length <= 5
+
+
 def numbers(reference):
     return np.stack([reference.q_rad, reference.qd_radps, reference.qdd_radps2])
 

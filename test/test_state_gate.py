@@ -154,6 +154,7 @@ def test_a_restarted_robot_is_adopted_with_its_tenth_agreeing_state(robot, shift
     assert before[-1] == 20 * PERIOD_NS
     assert robot.refused == {'old stamps': ADOPT_AFTER}
     assert robot.gate.counts['new timelines'] == 1
+    assert robot.gate.counts['leaps'] == 0
 
 
 def test_a_robot_adopted_within_one_instant_still_advances_by_a_period(robot):
@@ -168,6 +169,7 @@ def test_another_arm_on_the_same_topic_is_adopted_only_if_the_first_falls_silent
     foreign = [robot.passes().says(q_rad=(2.0, 2.0)) for _ in range(ADOPT_AFTER)]
     assert foreign == [None] * (ADOPT_AFTER - 1) + [ADOPT_AFTER * PERIOD_NS]
     assert robot.refused == {'impossible motions': ADOPT_AFTER}
+    assert robot.gate.counts['leaps'] == 1
 
 
 @pytest.mark.parametrize('jump_ns', [SECOND_NS + 1, 3600 * SECOND_NS, -3600 * SECOND_NS])

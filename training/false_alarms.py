@@ -27,7 +27,7 @@ from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.evaluation.metrics import is_lost
 from metactl_ros.evaluation.result_file import provenance, write_json
-from metactl_ros.evaluation.rollout import run_episode, unguarded, without_warmup
+from metactl_ros.evaluation.rollout import for_learning, run_episode, without_warmup
 from metactl_ros.plant.factory import make_plant
 from metactl_ros.rivals import constant_policy
 from metactl_ros.settings import load_settings
@@ -52,8 +52,8 @@ def run_cell(player: Player, regime: Regime, duration_s: float) -> dict[str, Any
         episodes = draw_cases(settings, regime, replace(cases, payloads_kg=(payload_kg,)))
         controller, policy = prepare(settings, player, episodes)
         logs = []
-        for one in (controller, unguarded(controller)):
-            loop = ControlLoop(settings.arm, without_warmup(one))
+        for one in (without_warmup(controller), for_learning(controller)):
+            loop = ControlLoop(settings.arm, one)
             chosen = policy or constant_policy(loop.nominal_action)
             plant = make_plant('rk4', settings)
             logs.append(run_episode(plant, episodes, chosen, loop, num_steps))

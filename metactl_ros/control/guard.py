@@ -11,20 +11,25 @@ Both are zero for perfect sensors, and an arm that is its model. Noise and quant
 to and fro, a broken sensor always to one side, so each is summed by Page's test (CUSUM) with an
 allowance k for what may be so for ever, in either direction:
 
-    S <- max(0, S + x - k)      alarm above a threshold      k = allowance dt
+    S <- max(0, S + x - share |dq| - k)      alarm above a threshold      k = allowance dt
 
 One state adds at most `mismatch_step_rad` to the sums of x, and to those of y the momentum of
 `unexplained_step_share` times the full effort, so that a single spike is no alarm. Sign errors,
 wrong units, a velocity that stays zero, and positions that freeze in motion show in x; motors with
-the wrong sign, and brakes, show in y.
+the wrong sign, and brakes, show in y. In BLIND and FAULT y says nothing: there the robot may
+brake. No sum grows much beyond its threshold, so that it is forgotten soon after its cause.
 
-A joint that freezes at rest agrees with itself. It is noticed because its reference moves on: the
-same reading, to the bit, for `frozen_ticks`, while the reference went `frozen_reference_rad`.
+A joint that freezes at rest agrees with itself. Its readings are the same to the bit, for
+`frozen_s`. That is an alarm if the velocity that stays is not zero: no joint moves and stays. And
+it is one if its reference went `frozen_reference_rad` meanwhile. What sensors say that were cut
+off at exactly zero velocity, on an arm that is held, is what coarse sound ones say, too: it shows
+with the next motion, see docs/faults.md.
 
 What makes it all end: a joint further from its reference than `tracking_error_rad`, faster than
-its limit by `velocity_margin`, or beyond its position limit by `position_margin_rad`, each for
-`persistence_ticks`; the first only while the reference is followed. A joint that has had its full
-effort for `no_motion_ticks` and stands still cannot move: that is told apart, for a STOP.
+its limit by `velocity_margin`, as its velocity or its positions say, or beyond its position limit
+by `position_margin_rad`, each for `persistence_s`; the first only while the reference is followed.
+A joint that has had its full effort for `no_motion_s` and stands still cannot move: that is told
+apart, for a STOP. A state counts for the time since the one before, at most one period.
 """
 
 from collections.abc import Iterator
@@ -36,10 +41,19 @@ from metactl_ros.arm import apply_mass, JointLimits, Mass
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.control.law import Situation
 from metactl_ros.control.modes import Cause
-from metactl_ros.signals import choose, Component, every, seconds, Vector
+from metactl_ros.signals import (
+    choose,
+    Component,
+    every,
+    NANOSECONDS_PER_SECOND,
+    seconds,
+    Vector,
+)
 
 MOST_PERIODS = 5
 """A state that comes this many periods after the one before is the first of a new series."""
+SLOWEST_RADPS = 1e-6
+"""What is slower than this may stay within the last digit of its position for a while, rad / s."""
 NO_JOINT = -1
 
 
@@ -53,8 +67,8 @@ class GuardSettings:
     """As a share of the joint's velocity limit."""
     position_margin_rad: float
     """rad, per joint."""
-    persistence_ticks: int
-    """States in a row that must say so."""
+    persistence_s: float
+    """For how long states must say so, s."""
     mismatch_allowance_radps: float
     """Speed by which velocity and position change may always differ, rad / s."""
     mismatch_share: float
@@ -69,16 +83,16 @@ class GuardSettings:
     """Share of its effort limit that one state may count for at most."""
     unexplained_full_effort_s: float
     """Unexplained momentum that is an alarm: that of the full effort in this time, s."""
-    frozen_ticks: int
-    """States in a row with the same reading of a joint."""
+    frozen_s: float
+    """For how long a joint's readings must be the same, s."""
     frozen_reference_rad: float
     """How far its reference must have moved meanwhile, rad."""
     full_effort_share: float
     """Share of its effort limit that is a joint's full effort."""
     no_motion_radps: float
     """What is slower than this does not move, rad / s."""
-    no_motion_ticks: int
-    """States in a row with full effort and no motion."""
+    no_motion_s: float
+    """For how long it must have had its full effort and not moved, s."""
 
     def __post_init__(self) -> None:
         may_be_zero = ('mismatch_share', 'velocity_margin', 'position_margin_rad')
@@ -87,7 +101,7 @@ class GuardSettings:
         require_positive('GuardSettings', **values)
 
 
-NEVER = 1e300
+NEVER, FOR_EVER_S = 1e300, 1e9
 
 
 def switched_off(settings: GuardSettings) -> GuardSettings:
@@ -99,8 +113,8 @@ def switched_off(settings: GuardSettings) -> GuardSettings:
         position_margin_rad=NEVER,
         mismatch_rad=NEVER,
         unexplained_full_effort_s=NEVER,
-        frozen_reference_rad=NEVER,
-        no_motion_ticks=10**9,
+        frozen_s=FOR_EVER_S,
+        no_motion_s=FOR_EVER_S,
     )
 
 
@@ -117,79 +131,114 @@ class JointWatch:
         self._lacking_nm = settings.unexplained_effort_share * effort_nm
         self._strongest_nm = settings.unexplained_step_share * effort_nm
         self._alarm_nms = settings.unexplained_full_effort_s * effort_nm
+        self._persistence_ns = _nanoseconds(settings.persistence_s)
+        self._frozen_ns = _nanoseconds(settings.frozen_s)
+        self._no_motion_ns = _nanoseconds(settings.no_motion_s)
         self.reset(0.0)
 
     def reset(self, q_desired_rad: Component) -> None:
         """Begin anew, the reference being there."""
+        self._astray_ns: Component = 0
+        self._fast_ns: Component = 0
+        self._beyond_ns: Component = 0
+        self._stuck_ns: Component = 0
+        self.begin_series(q_desired_rad)
+
+    def begin_series(self, q_desired_rad: Component) -> None:
+        """Forget what follows from comparing a state with the one before."""
         self._anchor_rad = q_desired_rad
         self._is_frozen: Component = False
         self._x_up: Component = 0.0
         self._x_down: Component = 0.0
         self._y_up: Component = 0.0
         self._y_down: Component = 0.0
-        self._astray: Component = 0
-        self._fast: Component = 0
-        self._beyond: Component = 0
-        self._stuck: Component = 0
-        self._same: Component = 0
+        self._same_ns: Component = 0
 
     def forget(self, which: Component) -> None:
-        """Set all sums and counts of some arms to zero."""
+        """Set all sums and times of some arms to zero."""
         keep = ~np.asarray(which)[()]
         self._x_up, self._x_down = keep * self._x_up, keep * self._x_down
         self._y_up, self._y_down = keep * self._y_up, keep * self._y_down
-        self._astray, self._fast = keep * self._astray, keep * self._fast
-        self._beyond, self._stuck = keep * self._beyond, keep * self._stuck
-        self._same, self._is_frozen = keep * self._same, keep & self._is_frozen
+        self._astray_ns, self._fast_ns = keep * self._astray_ns, keep * self._fast_ns
+        self._beyond_ns, self._stuck_ns = keep * self._beyond_ns, keep * self._stuck_ns
+        self._same_ns, self._is_frozen = keep * self._same_ns, keep & self._is_frozen
 
-    def add(self, dt_s: float, move_rad: Component, speeds: Component, y_nms: Component) -> None:
-        """Add a move, the sum of the velocities at its ends, and y to Page's sums."""
+    def add(self, dt_s: float, move_rad: Component, speeds: Component) -> None:
+        """Add a move, and the sum of the velocities at its ends, to Page's sums of x."""
         settings = self._settings
-        most = settings.mismatch_step_rad
-        x = _least(_most(move_rad - 0.5 * dt_s * speeds, -most), most)
-        allowed = dt_s * settings.mismatch_allowance_radps
-        allowed = allowed + settings.mismatch_share * abs(move_rad)
-        self._x_up = _most(self._x_up + x - allowed, 0.0)
-        self._x_down = _most(self._x_down - x - allowed, 0.0)
-        most, lacking = dt_s * self._strongest_nm, dt_s * self._lacking_nm
-        y = _least(_most(y_nms, -most), most)
-        self._y_up = _most(self._y_up + y - lacking, 0.0)
-        self._y_down = _most(self._y_down - y - lacking, 0.0)
+        x, most = move_rad - 0.5 * dt_s * speeds, settings.mismatch_step_rad
+        share = settings.mismatch_share * abs(move_rad)
+        allowed, full = dt_s * settings.mismatch_allowance_radps, settings.mismatch_rad + most
+        up, down = _least(x - share, most), _least(-x - share, most)
+        self._x_up = _least(_most(self._x_up + up - allowed, 0.0), full)
+        self._x_down = _least(_most(self._x_down + down - allowed, 0.0), full)
 
-    def count(
+    def add_momentum(self, dt_s: float, y_nms: Component, *, counts: Component) -> None:
+        """Add y to its sums where it counts; where not, forget them."""
+        most, lacking = dt_s * self._strongest_nm, dt_s * self._lacking_nm
+        y, full = _least(_most(y_nms, -most), most), self._alarm_nms + most
+        self._y_up = counts * _least(_most(self._y_up + y - lacking, 0.0), full)
+        self._y_down = counts * _least(_most(self._y_down - y - lacking, 0.0), full)
+
+    def time_limits(
         self,
+        lasted_ns: int,
         q_rad: Component,
         qd_radps: Component,
         q_desired_rad: Component,
         effort_nm: Component,
         *,
         follows: Component,
-        is_same: Component,
+        leapt: Component,
     ) -> None:
-        """Count in how many states in a row the joint was astray, stuck or the same."""
+        """Note for how long the joint has been astray, fast, beyond its limit or stuck.
+
+        Args:
+            lasted_ns: What this state counts for.
+            q_rad: Its position.
+            qd_radps: Its velocity.
+            q_desired_rad: Where it should be.
+            effort_nm: What acted on it.
+            follows: Whether the reference is followed.
+            leapt: Whether it moved further since the state before than its speed permits.
+        """
         settings, speed = self._settings, abs(qd_radps)
         is_astray = follows & (abs(q_desired_rad - q_rad) > settings.tracking_error_rad)
-        self._astray = (self._astray + 1) * is_astray
-        self._fast = (self._fast + 1) * (speed > self._fastest_radps)
-        self._beyond = (self._beyond + 1) * (abs(q_rad) > self._farthest_rad)
+        self._astray_ns = (self._astray_ns + lasted_ns) * is_astray
+        self._fast_ns = (self._fast_ns + lasted_ns) * (leapt | (speed > self._fastest_radps))
+        self._beyond_ns = (self._beyond_ns + lasted_ns) * (abs(q_rad) > self._farthest_rad)
         is_stuck = (speed < settings.no_motion_radps) & (abs(effort_nm) >= self._full_nm)
-        self._stuck = (self._stuck + 1) * is_stuck
-        is_same = is_same & follows
-        self._same = (self._same + 1) * is_same
+        self._stuck_ns = (self._stuck_ns + lasted_ns) * is_stuck
+
+    def has_leapt(self, dt_s: float, move_rad: Component) -> Component:
+        """Return whether a move is further than the speed limit and a step of a sensor permit."""
+        return abs(move_rad) > dt_s * self._fastest_radps + self._settings.mismatch_step_rad
+
+    def time_sameness(
+        self,
+        lasted_ns: int,
+        qd_radps: Component,
+        q_desired_rad: Component,
+        *,
+        is_same: Component,
+    ) -> None:
+        """Note for how long the readings have been the same, and whether they are frozen."""
+        self._same_ns = (self._same_ns + lasted_ns) * is_same
         if is_same is False:  # one arm in motion: the usual case
             self._anchor_rad, self._is_frozen = q_desired_rad, False
             return
         (self._anchor_rad,) = choose(is_same, [self._anchor_rad], [q_desired_rad])
-        has_moved = abs(q_desired_rad - self._anchor_rad) > settings.frozen_reference_rad
-        self._is_frozen = has_moved & (self._same >= settings.frozen_ticks)
+        should_move = abs(q_desired_rad - self._anchor_rad) > self._settings.frozen_reference_rad
+        seems_to_move = abs(qd_radps) > SLOWEST_RADPS
+        self._is_frozen = (should_move | seems_to_move) & (self._same_ns >= self._frozen_ns)
 
     def alarms(self) -> Iterator[tuple[Cause, Component]]:
         """Yield what may be wrong, and whether it is; sensors last: they explain all else."""
-        often, alarm_rad = self._settings.persistence_ticks, self._settings.mismatch_rad
-        yield Cause.NO_MOTION, self._stuck >= self._settings.no_motion_ticks
-        yield Cause.BEYOND_LIMITS, self._beyond >= often
-        yield Cause.OVERSPEED, self._fast >= often
-        yield Cause.TRACKING_ERROR, self._astray >= often
+        often_ns, alarm_rad = self._persistence_ns, self._settings.mismatch_rad
+        yield Cause.NO_MOTION, self._stuck_ns >= self._no_motion_ns
+        yield Cause.BEYOND_LIMITS, self._beyond_ns >= often_ns
+        yield Cause.OVERSPEED, self._fast_ns >= often_ns
+        yield Cause.TRACKING_ERROR, self._astray_ns >= often_ns
         unexplained = (self._y_up > self._alarm_nms) | (self._y_down > self._alarm_nms)
         yield Cause.EFFORT_MOTION_MISMATCH, unexplained
         yield Cause.FROZEN_STATE, self._is_frozen
@@ -203,7 +252,7 @@ class Guard:
     """Watches the states of one arm, or of a batch of them, shape (...)."""
 
     def __init__(self, settings: GuardSettings, limits: JointLimits, period_ns: int) -> None:
-        self._gap_ns = MOST_PERIODS * period_ns
+        self._period_ns, self._gap_ns = period_ns, MOST_PERIODS * period_ns
         rows = zip(limits.position_rad, limits.velocity_radps, limits.effort_nm, strict=True)
         self._joints = [JointWatch(settings, *row) for row in rows]
         self.reset()
@@ -234,6 +283,7 @@ class Guard:
         *,
         sees: Component,
         follows: Component,
+        acts: Component = True,
         effort_nm: Vector | None = None,
     ) -> None:
         """Judge a state, after `expect`.
@@ -243,28 +293,39 @@ class Guard:
             at: State and reference, finite.
             sees: Whether the state was measured at all; of one that was not nothing is concluded.
             follows: Whether the arm is made to follow the reference.
+            acts: Whether it is moved by the effort that was sent, and not braked by others.
             effort_nm: What acted since the state before, if it was not what was expected.
         """
         last = self._last
         if last is not None and stamp_ns <= last[0]:
             return  # the same instant again
         self._last = (stamp_ns, at.q, at.qd)
-        if last is None or stamp_ns - last[0] > self._gap_ns:
+        if last is None:
             for joint, goal in zip(self._joints, at.q_desired, strict=True):
                 joint.reset(goal)
             self._say_nothing()
             return
         before_ns, q, qd = last
-        dt_s = seconds(stamp_ns - before_ns)
+        passed_ns = stamp_ns - before_ns
+        lasted_ns, is_next = min(passed_ns, self._period_ns), passed_ns <= self._gap_ns
+        dt_s = seconds(passed_ns)
         mass, bias_nm, sent_nm = self._model
         efforts = sent_nm if effort_nm is None else effort_nm
         gained = apply_mass(mass, [new - old for new, old in zip(at.qd, qd, strict=True)])
         for i, joint in enumerate(self._joints):
-            y_nms = gained[i] - dt_s * (efforts[i] - bias_nm[i])
-            joint.add(dt_s, at.q[i] - q[i], at.qd[i] + qd[i], y_nms)
-            is_same = (at.q[i] == q[i]) & (at.qd[i] == qd[i])
-            goal, effort = at.q_desired[i], efforts[i]
-            joint.count(at.q[i], at.qd[i], goal, effort, follows=follows, is_same=is_same)
+            goal, leapt = at.q_desired[i], False
+            if is_next:
+                move = at.q[i] - q[i]
+                joint.add(dt_s, move, at.qd[i] + qd[i])
+                joint.add_momentum(dt_s, gained[i] - dt_s * (efforts[i] - bias_nm[i]), counts=acts)
+                leapt = joint.has_leapt(dt_s, move)
+                is_same = (at.q[i] == q[i]) & (at.qd[i] == qd[i]) & follows
+                joint.time_sameness(lasted_ns, at.qd[i], goal, is_same=is_same)
+            else:
+                joint.begin_series(goal)
+            joint.time_limits(
+                lasted_ns, at.q[i], at.qd[i], goal, efforts[i], follows=follows, leapt=leapt
+            )
             if not every(sees):
                 joint.forget(~np.asarray(sees))
         self._conclude()
@@ -282,6 +343,10 @@ class Guard:
                     continue
                 self.error = np.where(is_so, int(cause), self.error)[()]
                 self.joint = np.where(is_so, number, self.joint)[()]
+
+
+def _nanoseconds(time_s: float) -> int:
+    return round(time_s * NANOSECONDS_PER_SECOND)
 
 
 def _most(x: Component, low: float) -> Component:

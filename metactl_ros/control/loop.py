@@ -137,6 +137,11 @@ class ControlLoop:
         self._guard = Guard(settings.guard, arm.limits, self._period_ns)
         self._modes = Modes(settings.modes)
 
+    @property
+    def doubts(self) -> Component:
+        """What the guard finds wrong with the last state: a `Cause` per arm."""
+        return self._guard.error
+
     def reset(self, state: ArmState, effort_nm: Array | None = None) -> Array:
         """Begin anew: empty window, WARMUP; return the effort from which the rate is limited.
 
@@ -200,8 +205,11 @@ class ControlLoop:
         extra = None
         seen, sees, knows_goal = self._perceive(state, reference)
         follows = knows_goal & (self._modes.is_nominal or (self._modes.values < Mode.STOP)[()])
+        acts = self._modes.is_nominal or (self._modes.values < Mode.BLIND)[()]
         acted = None if effort_nm is None else split(effort_nm)
-        self._guard.see(state.stamp_ns, seen, sees=sees, follows=follows, effort_nm=acted)
+        self._guard.see(
+            state.stamp_ns, seen, sees=sees, follows=follows, acts=acts, effort_nm=acted
+        )
         if self._estimation is not None:
             is_sound = sees & knows_goal & self._is_within_limits(seen)
             seen = self._estimation.believe(seen, is_sound)
@@ -315,13 +323,21 @@ class ControlLoop:
             meets_condition=is_certified,
             is_within_limits=is_within,
             is_at_rest=are_within(speeds, [settings.rest_velocity_radps] * NUM_JOINTS),
-            is_slow=are_within(speeds, [settings.stop_velocity_radps] * NUM_JOINTS),
+            is_stopping=self._is_stopping(situation),
             can_move=guard.can_move,
             error=health.error or guard.error,
             joint=guard.joint,
             reset_requested=health.reset_requested,
         )
         self._modes.advance(inputs, now_ns)
+
+    def _is_stopping(self, at: Situation) -> Component:
+        """Return whether an arm in STOP is slow and near the posture that is held."""
+        fastest_radps = self._settings.modes.stop_velocity_radps
+        farthest_rad = self._settings.guard.tracking_error_rad
+        way = [q - held for q, held in zip(at.q, self._held_q, strict=True)]
+        is_held = are_within(way, [farthest_rad] * NUM_JOINTS)
+        return are_within(at.qd, [fastest_radps] * NUM_JOINTS) & is_held
 
     def _is_within_limits(self, at: Situation) -> Component:
         most = (*self._limits.position_rad, *self._limits.velocity_radps)

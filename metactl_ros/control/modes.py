@@ -80,6 +80,8 @@ class Cause(IntEnum):
     """More than one publisher speaks for the arm, or to it."""
     CLOCK_MISMATCH = 20
     """The stamps of the robot do not keep pace with time."""
+    POSITION_LEAP = 21
+    """The positions leapt further than the arm could have moved, and stayed there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,8 +160,8 @@ class ModeInputs(NamedTuple):
     is_within_limits: bool
     """Position and velocity are within the joint limits."""
     is_at_rest: bool
-    is_slow: bool
-    """No joint is faster than STOP may leave it."""
+    is_stopping: bool
+    """No joint is faster than STOP may leave it, or far from the posture that is held."""
     can_move: bool
     """No joint has had its full effort for a while and stood still."""
     error: Cause
@@ -261,7 +263,7 @@ def _choose(
         if blind_ns > settings.fault_after_blind_s * NANOSECONDS_PER_SECOND:
             return Mode.FAULT, Cause.BLIND_TOO_LONG
         return Mode.BLIND, Cause.STALE_STATE
-    if before.mode == Mode.STOP and not inputs.is_slow:
+    if before.mode == Mode.STOP and not inputs.is_stopping:
         stopping_ns = now_ns - before.since_ns
         if stopping_ns > settings.stop_settle_s * NANOSECONDS_PER_SECOND:
             return Mode.FAULT, Cause.STOP_FAILED

@@ -11,6 +11,7 @@ from contextlib import suppress
 import functools
 import os
 import signal
+import time
 from typing import Any
 
 from rclpy.clock import Clock, ClockType
@@ -21,6 +22,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from metactl_ros.errors import MetactlError
 from metactl_ros.nodes import parameters
+from metactl_ros.nodes.allowance import Allowance
 from metactl_ros.nodes.joint_messages import MessageError
 from metactl_ros.nodes.process_link import Asker, Fields, Link, LinkError, Packet
 from metactl_ros.nodes.quality_of_service import RELIABLE
@@ -47,6 +49,9 @@ LOAD_WITHIN_S, CHANGE_WITHIN_S, ANSWER_WITHIN_S = 120.0, 10.0, 2.0
 """How long the process that controls may take: to configure, to change its state, to answer."""
 MOST_TEXT = 8192
 """Characters of an error that are told; of a longer one the last."""
+POINTS_PER_S, POINTS_AT_ONCE, POINTS_FOR_EACH = 10_000, 4_000, 20
+"""Of trajectories that are passed on: a short one 100 times a second, the longest 5 times."""
+PAYLOADS_PER_S = 100
 Transition = Callable[['ControllerNode', LifecycleState], None]
 
 
@@ -77,6 +82,8 @@ class ControllerNode(LifecycleNode):
         parameters.require_files(self)
         self._owned: list[tuple[Callable[[Any], Any], Any]] = []
         self.exit_code = 0
+        self._points = Allowance(POINTS_AT_ONCE, POINTS_PER_S)
+        self._payloads = Allowance(PAYLOADS_PER_S, PAYLOADS_PER_S)
         topics = {topic: self.resolve_topic_name(topic) for topic in TOPICS}
         hello = {'name': self.get_name(), 'namespace': self.get_namespace(), 'topics': topics}
         link.send(Packet(hello))
@@ -162,10 +169,12 @@ class ControllerNode(LifecycleNode):
         return self._asker.ask(what, timeout_s, data, **fields)
 
     def _on_payload(self, message: Float64) -> None:
-        if 0.0 <= message.data <= 100.0:
-            self._ask('set_payload', payload_kg=message.data)
-        else:
+        if not 0.0 <= message.data <= 100.0:
             self._complain(f'payload: expected 0 to 100 kg, found {message.data}')
+        elif not self._payloads.take(1, time.monotonic_ns()):
+            self._complain(f'payload: at most {PAYLOADS_PER_S} a second are taken; send fewer.')
+        else:
+            self._ask('set_payload', payload_kg=message.data)
 
     def _complain(self, text: str) -> None:
         """Say what is wrong with a message, at most once a second."""
@@ -174,7 +183,13 @@ class ControllerNode(LifecycleNode):
     def _on_trajectory(self, data: bytes) -> None:
         now_ns = self.get_clock().now().nanoseconds
         try:
-            unpack(data)  # what is refused here costs the process that controls nothing
+            # What is refused here costs the process that controls nothing.
+            num_points = len(unpack(data).points)
+            if not self._points.take(num_points + POINTS_FOR_EACH, time.monotonic_ns()):
+                raise MessageError(
+                    f'trajectory: at most {POINTS_PER_S} points a second are taken, and each '
+                    f'trajectory counts as {POINTS_FOR_EACH} more; send fewer or shorter ones.'
+                )
             self._ask('follow', CHANGE_WITHIN_S, data, ros_now_ns=now_ns)
         except (MessageError, LinkError) as error:
             self.get_logger().error(str(error), throttle_duration_sec=0.1)

@@ -42,7 +42,7 @@ from metactl_ros.settings import load_arm
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
 PERIOD_S = 0.01
-TRAJECTORIES_EVERY_S = 0.5
+POINTS_PER_S = 200_000
 MATCHED_S = 0.3
 """A publisher knows of a listener before that one knows of it, and would talk to nobody."""
 ANSWER_WITHIN_S = 2.0
@@ -187,7 +187,7 @@ class Intruder:
         message = self._long[round(number)]
         for point in message.points:
             point.positions = here.tolist()
-        yield from self._send(serialize_message(message), TRAJECTORIES_EVERY_S)
+        yield from self._send(serialize_message(message), number / POINTS_PER_S)
 
     def _trajectory_smooth(self, way_rad: float) -> Deed:
         here = yield from self._find_arm()

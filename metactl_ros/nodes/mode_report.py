@@ -104,6 +104,10 @@ TEXTS = {
     Cause.CLOCK_MISMATCH: Text(
         'the stamps of the robot do not keep pace with time', 'check the clock of the robot'
     ),
+    Cause.POSITION_LEAP: Text(
+        'positions leapt further than the arm could have moved, and stayed there',
+        'check where the arm really is, its encoders, and whether another arm publishes',
+    ),
 }
 HELD = Text('the operator holds the arm', 'call ~/enable with true')
 ENDS = Text('control ends: the torque fades to zero', 'nothing to do')

@@ -74,7 +74,7 @@ class OperatorDesk:
             return Answer(True, f'left FAULT: {self._explain(tick)}')
         still = '; '.join(
             f'{TEXTS[cause].happened} ({cause.name})'
-            for cause in obstacles(tick, self._arm.limits)
+            for cause in obstacles(tick, self._arm.limits, Cause(int(self._driver.loop.doubts)))
         )
         return Answer(False, f'still bad: {still}. {self._explain(tick)}')
 
@@ -110,8 +110,11 @@ class OperatorDesk:
         return explain(tick.mode, tick.cause, text, joint_of(tick, self._arm.joint_names))
 
 
-def obstacles(tick: Tick, limits: JointLimits) -> list[Cause]:
-    """Return what keeps a controller in FAULT; if nothing else, what brought it there."""
+def obstacles(tick: Tick, limits: JointLimits, doubt: Cause) -> list[Cause]:
+    """Return what keeps a controller in FAULT; if nothing else, what brought it there.
+
+    `doubt` is what the guard finds wrong with the last state.
+    """
     state, health = tick.state, tick.health
     is_outside = (np.abs(state.q_rad) > limits.position_rad).any()
     is_fast = (np.abs(state.qd_radps) > limits.velocity_radps).any()
@@ -119,6 +122,7 @@ def obstacles(tick: Tick, limits: JointLimits) -> list[Cause]:
         cause
         for cause, is_so in (
             (health.error, health.error != Cause.NONE),
+            (doubt, doubt not in (Cause.NONE, health.error)),
             (Cause.STALE_STATE, not health.state_is_fresh),
             (Cause.NO_REFERENCE, not health.reference_is_valid),
             (Cause.OUTSIDE_LIMITS, is_outside or is_fast),

@@ -100,6 +100,13 @@ class _Plan:
         return self.motion.at(seconds(stamp_ns - self.origin_ns))
 
 
+def _still_needed(plan: _Plan, now_ns: int) -> _Plan:
+    """Return a plan without those before it that are over: at 100 Hz they would pile up."""
+    if plan.before is None or plan.since_ns <= now_ns:
+        return replace(plan, before=None)
+    return replace(plan, before=_still_needed(plan.before, now_ns))
+
+
 class TrajectorySource:
     """Trajectories as they arrive; until one does, and when one is over, the arm is held.
 
@@ -145,9 +152,7 @@ class TrajectorySource:
         hold = self._hold
         if hold is None:
             raise MessageError('trajectory: no joint state yet; send it again once there is one.')
-        present = self._plan_after(hold)
-        if present.since_ns <= now_ns:
-            present = replace(present, before=None)
+        present = _still_needed(self._plan_after(hold), now_ns)
         knots = knots_of(trajectory, self._joint_names) if trajectory.points else None
         if knots is not None:
             require_points_within(knots, self._limits, self._joint_names)

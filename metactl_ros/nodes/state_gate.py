@@ -10,7 +10,8 @@
 A robot that restarts is all of this at once, and so is a clock that is set once. So ten refused
 states in a row that agree with each other begin a new timeline. The stamps that leave the gate
 never go back: they begin at zero with the first state, and across a break they advance by the
-steady clock.
+steady clock. If it was the motion that was impossible, the arm did not do it: an encoder slipped,
+or it is another arm. The states are believed again, but the leap is counted, and ends in a FAULT.
 
 Stamps that drift agree with nothing: if for a second none can be believed because of its stamp, or
 three new timelines were begun within ten seconds because of them, the clock does not fit.
@@ -43,6 +44,7 @@ COUNTED = (
     *OF_CLOCKS,
     'impossible motions',
     'new timelines',
+    'leaps',
     'clock drifts',
 )
 
@@ -106,6 +108,7 @@ class StateGate:
         passed_ns = max(received_ns - last_received_ns, self._period_ns)
         self._offset_ns = sample.stamp_ns - (last.stamp_ns - self._offset_ns) - passed_ns
         self.counts['new timelines'] += 1
+        self.counts['leaps'] += objection not in OF_CLOCKS
         if self._clock is not None:
             self._clock.restart()
             if objection in OF_CLOCKS:

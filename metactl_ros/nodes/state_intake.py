@@ -20,6 +20,8 @@ from metactl_ros.nodes.sources import SourceWatch
 from metactl_ros.nodes.state_gate import StateGate
 from metactl_ros.nodes.state_latency import StateLatency
 
+REPORTED = {'clock drifts': Cause.CLOCK_MISMATCH, 'leaps': Cause.POSITION_LEAP}
+"""What of a gate's counts only a reset forgives."""
 NO_CONTRADICTION = 'old stamps'
 """States that only come late, or twice, are refused and may yet be of the same arm."""
 
@@ -77,11 +79,12 @@ class StateIntake:
             self._has_doubted = True
             self._complain(doubt)
         counts = self._gate.counts
-        num_drifts, num_old = counts['clock drifts'], counts[NO_CONTRADICTION]
+        before = counts.copy()
         state = self._gate.admit(sample, received_ns)
-        if counts['clock drifts'] > num_drifts:
-            self._control.report(Cause.CLOCK_MISMATCH)
-        contradicts = state is None and counts[NO_CONTRADICTION] == num_old
+        for name, cause in REPORTED.items():
+            if counts[name] > before[name]:
+                self._control.report(cause)
+        contradicts = state is None and counts[NO_CONTRADICTION] == before[NO_CONTRADICTION]
         self._sources.contradictions.hear(received_ns, contradicts=contradicts)
         if state is not None:
             effort_nm = None if doubt else sample.effort_nm
