@@ -8,7 +8,7 @@ PACKAGING := setup.py setup.cfg pyproject.toml
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test hil coverage lint format bench benchmark nightly clean
+.PHONY: help demo test hil coverage lint format bench benchmark study nightly clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -44,6 +44,9 @@ bench: $(VENV)/.sim-ros-train-dev ## measure speed, write results/bench.json
 benchmark: $(VENV)/.sim-ros-train-dev ## learned and classical controllers in every regime: docs/benchmark.md
 	$(VENV)/bin/python -m training.benchmark
 
+study: $(VENV)/.sim-ros-train-dev ## the paper's comparison from results/study/: docs/paper_study.md
+	$(VENV)/bin/python -m training.paper_study
+
 nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is kept, faults are borne
 	$(VENV)/bin/python -m training.sweep config/studies/nightly.yaml
 	$(VENV)/bin/python -m training.report runs/sweep/nightly/results/*.json --out runs/nightly
@@ -64,8 +67,8 @@ clean: ## remove the environment, builds and caches; runs/ stays
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One thread: small matrices only lose by more, and timings stay comparable.
-test hil coverage bench benchmark nightly: export OMP_NUM_THREADS := 1
-test hil coverage bench benchmark nightly: export OPENBLAS_NUM_THREADS := 1
+test hil coverage bench benchmark study nightly: export OMP_NUM_THREADS := 1
+test hil coverage bench benchmark study nightly: export OPENBLAS_NUM_THREADS := 1
 
 # $(VENV)/.sim-ros says that the extras sim and ros are installed.
 $(VENV)/.sim-ros $(VENV)/.sim-ros-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python

@@ -59,9 +59,9 @@ def test_module_stays_within_its_layer(module):
 
 
 @pytest.mark.parametrize('folder', ['metactl_ros', 'training', 'test'])
-def test_no_module_grows_beyond_400_lines(folder):
+def test_no_module_grows_beyond_500_lines(folder):
     sizes = {p.name: len(p.read_text().splitlines()) for p in (ROOT / folder).rglob('*.py')}
-    assert max(sizes.values()) <= 400, sizes
+    assert max(sizes.values()) <= 500, sizes
 
 
 def test_training_does_not_reach_for_ros():

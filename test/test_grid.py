@@ -7,7 +7,7 @@ import pytest
 
 from training import grid
 from training.grid import choose, main, PAPER, parse_args, rank, read_phase1, sizes_of, study_of
-from training.stats import Run
+from training.records import Run
 from training.study import expand
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -129,7 +129,7 @@ def config(request):
         ('transformer', 4, 50, 270_548),
     ],
 )
-def test_counts_are_the_papers_to_the_unit(model, heads, window, expected):
+def test_counts_are_those_of_the_design_to_the_unit(model, heads, window, expected):
     assert count_parameters(NetworkConfig(model, heads, window)) == expected
 
 
@@ -360,9 +360,10 @@ def test_the_command_prints_and_writes_the_counts(tmp_path, capsys):
     assert '281,684' in capsys.readouterr().out
     rows = json.loads((tmp_path / 'counts.json').read_text())
     assert {row['model'] for row in rows} == set(MODELS)
-    in_paper = [row for row in rows if row['paper_parameters'] is not None]
-    assert len(in_paper) == 5
-    assert all(row['parameters'] == row['paper_parameters'] for row in in_paper)
+    pairs = [(row['parameters'], row['thousand_parameters_of_paper']) for row in rows]
+    in_paper = [(ours, thousands) for ours, thousands in pairs if thousands is not None]
+    assert sorted(thousands for _, thousands in in_paper) == [114, 241, 265, 271, 282]
+    assert all(round(ours / 1000) == thousands for ours, thousands in in_paper)
 
 
 def test_the_command_says_what_it_can_do(capsys):

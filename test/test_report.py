@@ -1,18 +1,20 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-import copy
 import csv
 import json
-from pathlib import Path
 
-from matplotlib import image
+from made_records import cells, COMMIT, kept_baselines, ROOT
+from matplotlib import image, pyplot
 import numpy as np
 import pytest
 
-from training import report
+from training import paper_numbers
+from training.analysis import analyse, analyse_as_paper, comparison_facts
+from training.records import run_from
 from training.report import main, parse_args
+from training.report_figures import ablation_figure, forest_figure, payload_figure, seeds_figure
+from training.report_tables import comparison_rows, main_rows
 
-ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ('forest', 'payload', 'ablation', 'seeds')
 INCRT = {2.0: [-62.0, -58.0, -55.0, -51.0, -47.0], 5.0: [-64.7, -58.0, -34.3, 15.0, None]}
 TRANSFORMER = {2.0: [-44.0, -41.0, -36.0, -33.0, -26.0], 5.0: [-45.0, -35.0, -28.0, -20.0, -15.0]}
@@ -20,29 +22,7 @@ TRANSFORMER = {2.0: [-44.0, -41.0, -36.0, -33.0, -26.0], 5.0: [-45.0, -35.0, -28
 
 @pytest.fixture(scope='module')
 def baselines():
-    """The kept evaluation of the fixed-gain controller, by tau_z."""
-    kept = json.loads((ROOT / 'results' / 'baseline_rk4.json').read_text())
-    return {record['tau_z']: record for record in kept}
-
-
-def trained(baseline, delta, **changes):
-    """Return the record of a run that changes the baseline's RMSE by delta percent."""
-    record = copy.deepcopy(baseline)
-    factor = 1.0 if delta is None else 1.0 + delta / 100.0
-    record['rmse_by_payload'] = [factor * rmse for rmse in baseline['rmse_by_payload']]
-    record |= {'controller': 'meta', 'delta_percent': delta, 'rmse': factor * baseline['rmse']}
-    if delta is None:
-        record |= {'rmse': None, 'num_lost': 20}
-        record['rmse_by_payload'][-1] = record['rmse_std_by_payload'][-1] = None
-    return record | changes
-
-
-def cells(baselines, deltas, **changes):
-    return [
-        trained(baselines[tau_z], delta, seed=42 + number, **changes)
-        for tau_z, own in deltas.items()
-        for number, delta in enumerate(own)
-    ]
+    return kept_baselines('rk4')
 
 
 @pytest.fixture(scope='module')
@@ -88,20 +68,29 @@ def test_the_main_table_has_the_numbers_of_the_cells(written):
     assert float(found['delta_mean']) == pytest.approx(np.mean(INCRT[2.0]))
     assert float(found['delta_std']) == pytest.approx(np.std(INCRT[2.0], ddof=1))
     assert (found['n'], found['heads'], found['window']) == ('5', '7', '50')
+
+
+def test_the_comparisons_have_tests_effect_sizes_and_intervals(written):
+    found, other = rows(written / 'comparisons.csv')
+    assert (found['candidate'], found['reference']) == ('incrt K=7 W=50', 'transformer K=4 W=20')
+    assert (found['tau_z'], other['tau_z']) == ('2.0', '5.0')
     assert float(found['p_u']) == pytest.approx(1 / 252)
     assert float(found['p_u_holm']) == pytest.approx(2 / 252)
     assert float(found['d_low']) < float(found['d']) < float(found['d_high']) < 0.0
-    assert (found['verdict'], found['reference']) == ('better', 'transformer K=4 W=20')
-    assert row(table, 'transformer', 2.0)['p_u'] == row(table, 'ct', 2.0)['p_u'] == ''
+    assert (found['verdict'], other['verdict']) == ('better', 'not shown')
+    # A seed without an RMSE leaves no mean to compare, but it has a rank: the last.
+    assert other['d'] == other['p_w'] == ''
+    assert 0.0 < float(other['p_u']) < 1.0
 
 
 def test_markdown_and_terminal_show_the_same_rows(written, records, tmp_path, capsys):
     text = (written / 'main.md').read_text()
-    line = '| 2 s | incrt | 7 | 5 | 50 | 241,000 | -54.60 ± 5.86 | -2.87 | 0.004 | 0.008 |'
-    assert line in text
+    assert '| 2 s | incrt | 7 | 50 | 5 | 241k | -54.60 ± 5.86 | 0/5 |\n' in text
+    tests = '| -2.87 | -4.69 to -0.98 | 0.004 | 0.008 | 0.002 | better |\n'
+    assert f'| 2 s | incrt K=7 W=50 | transformer K=4 W=20 {tests}' in text
     assert report_on(records, tmp_path) == 0
     shown = capsys.readouterr().out
-    for word in ('241,000', '-54.60 ± 5.86', '-2.87', '0.008', 'no mean', '2/5'):
+    for word in ('241k', '-54.60 ± 5.86', '-2.87', '0.008', 'no mean', '2/5'):
         assert word in shown
 
 
@@ -109,9 +98,8 @@ def test_failed_seeds_stay_in_every_table(written):
     found = row(rows(written / 'main.csv'), 'incrt', 5.0)
     assert (found['n'], found['num_failures'], found['num_diverged']) == ('5', '2', '2')
     # No mean without the lost seed; the median and the ranks count it as the worst.
-    assert found['delta_mean'] == found['d'] == found['p_w'] == ''
+    assert found['delta_mean'] == ''
     assert float(found['delta_median']) == -34.3
-    assert 0.0 < float(found['p_u']) < 1.0
     text = (written / 'main.md').read_text()
     assert '| no mean |' in text
     assert 'seed 46: diverged (20 rollouts lost)' in text
@@ -150,7 +138,7 @@ def drawn_texts(axes):
 
 
 def analysed(records, reference=None):
-    return report.analyse([report.stats.run_from(r, 'a') for r in records], reference, 0.05)
+    return analyse([run_from(r, 'a') for r in records], reference, 0.05)
 
 
 def test_a_grid_of_heads_and_windows_is_drawn_as_one(baselines):
@@ -159,28 +147,28 @@ def test_a_grid_of_heads_and_windows_is_drawn_as_one(baselines):
         for heads, window, delta in [(4, 20, -30.0), (4, 50, -40.0), (8, 20, 37.9), (8, 50, -62.3)]
         for record in cells(baselines, {2.0: [delta]}, model='incrt', heads=heads, window=window)
     ]
-    axes = report.ablation_figure(analysed(grid)).axes[0]
+    axes = ablation_figure(analysed(grid)).axes[0]
     assert drawn_texts(axes) == {'-30.0', '-40.0', '+37.9†', '-62.3'}
     assert [t.get_text() for t in axes.get_xticklabels()] == ['20', '50']
     assert [t.get_text() for t in axes.get_yticklabels()] == ['4', '8']
-    report.pyplot.close('all')
+    pyplot.close('all')
 
 
 def test_without_a_grid_architectures_are_drawn_over_tau_z(records):
-    axes = report.ablation_figure(analysed(records)).axes[0]
+    axes = ablation_figure(analysed(records)).axes[0]
     assert drawn_texts(axes) == {'-54.6', 'no mean†', '-36.0', '-28.6'}
     assert [t.get_text() for t in axes.get_yticklabels()] == ['incrt', 'transformer']
     assert [t.get_text() for t in axes.get_xticklabels()] == ['2', '5']
-    report.pyplot.close('all')
+    pyplot.close('all')
 
 
 def test_the_baseline_is_drawn_beside_the_payload_profile(records, baselines):
-    alone = report.payload_figure(analysed(records)).axes[0].get_legend().get_texts()
+    alone = payload_figure(analysed(records)).axes[0].get_legend().get_texts()
     assert 'fixed gains, mean' in {text.get_text() for text in alone}
-    beside = report.payload_figure(analysed([*records, baselines[2.0]])).axes[0]
+    beside = payload_figure(analysed([*records, baselines[2.0]])).axes[0]
     labels = {text.get_text() for text in beside.get_legend().get_texts()}
     assert labels == {'ct', 'incrt K=7 W=50', 'transformer K=4 W=20'}
-    report.pyplot.close('all')
+    pyplot.close('all')
 
 
 def test_a_single_seed_and_nothing_to_compare_with_are_reported(baselines, tmp_path, capsys):
@@ -203,15 +191,120 @@ def test_runs_that_are_all_lost_are_reported(baselines, tmp_path):
     assert all(looks_drawn(tmp_path / 'out' / f'{name}.png') for name in FIGURES)
 
 
+def pairs(report):
+    return [(one.tau_z_s, one.label, two.label) for one, two in report.comparisons]
+
+
+def test_a_row_is_compared_with_every_transformer_of_its_horizon(records, baselines):
+    tuned = cells(baselines, {2.0: [-45.0, -30.0]}, model='transformer', heads=4, window=50)
+    assert pairs(analysed(records + tuned)) == [
+        (2.0, 'incrt K=7 W=50', 'transformer K=4 W=20'),
+        (2.0, 'incrt K=7 W=50', 'transformer K=4 W=50'),
+        (5.0, 'incrt K=7 W=50', 'transformer K=4 W=20'),
+    ]
+
+
 def test_the_reference_may_be_named_by_words_of_its_label(records, baselines):
     tuned = cells(baselines, {2.0: [-45.0, -30.0]}, model='transformer', heads=4, window=50)
-    with pytest.raises(report.ConfigError, match="must name one of 'transformer K=4 W=20'"):
-        analysed(records + tuned)
-    found = analysed(records + tuned, 'transformer W=50').comparisons
-    assert [(c.tau_z_s, c.candidate) for c in found] == [
-        (2.0, 'incrt K=7 W=50'),
-        (2.0, 'transformer K=4 W=20'),
+    assert pairs(analysed(records + tuned, 'transformer W=50')) == [
+        (2.0, 'incrt K=7 W=50', 'transformer K=4 W=50'),
+        (2.0, 'transformer K=4 W=20', 'transformer K=4 W=50'),
     ]
+
+
+def of_paper(baselines, steps=paper_numbers.STEPS, leave_out=()):
+    """Return as many runs as the paper's main table has, around its means, and one of K = 1."""
+    records = cells(
+        baselines, {2.0: [-50.0]}, model='incrt', heads=1, window=20, steps=steps, commit=COMMIT
+    )
+    for place, row in paper_numbers.MAIN.items():
+        if place not in leave_out:
+            deltas = row.delta.mean + row.delta.std * np.linspace(-1.0, 1.0, row.delta.n)
+            records += cells(
+                baselines,
+                {place.tau_z_s: list(deltas)},
+                model=place.architecture,
+                heads=place.heads,
+                window=place.window,
+                num_parameters=1_000 * row.thousand_parameters + 399,
+                steps=steps,
+                commit=COMMIT,
+            )
+    return records
+
+
+def test_one_call_makes_the_papers_table_beside_its_own_numbers(baselines, tmp_path, capsys):
+    assert report_on(of_paper(baselines), tmp_path, '--paper') == 0
+    shown = capsys.readouterr().out
+    assert 'Transformer-tuned' in shown
+    table = rows(tmp_path / 'out' / 'main.csv')
+    assert [int(r['n']) for r in table] == [10, 10, 5, 5, 5, 10, 10, 5, 1]
+    for found, printed in zip(table, paper_numbers.MAIN.values(), strict=False):
+        assert found['paper_name'] == printed.name
+        assert float(found['delta_mean']) == pytest.approx(float(found['paper_delta_mean']))
+    text = (tmp_path / 'out' / 'main.md').read_text()
+    assert '| 271k | -35.73 ± 8.47 | 5/5 |' not in text  # weak is no failure
+    line = '| 5 | 271k | -35.73 ± 8.47 | 0/5 | Transformer-tuned | 5 | 271k | -35.73 ± 10.71 |\n'
+    assert f'| 2 s | transformer | 4 | 50 {line}' in text
+    tests = rows(tmp_path / 'out' / 'comparisons.csv')
+    assert [(r['tau_z'], r['reference'], r['paper_d'], r['paper_p_u']) for r in tests] == [
+        ('1.0', 'transformer K=4 W=20', '-1.1', '0.013'),
+        ('2.0', 'transformer K=4 W=20', '-2.06', '0.008'),
+        ('2.0', 'transformer K=4 W=50', '-2.02', '0.008'),
+        ('5.0', 'transformer K=4 W=20', '-0.11', '0.214'),
+        ('5.0', 'transformer K=4 W=50', '-0.07', '0.257'),
+    ]
+    assert all(r['verdict'] in ('better', 'not shown') for r in tests)
+
+
+def test_a_row_of_the_paper_that_was_not_run_says_so(baselines):
+    absent = paper_numbers.TUNED[5.0]
+    runs = [run_from(r, 'a') for r in of_paper(baselines, leave_out=[absent])]
+    report = analyse_as_paper(runs, 0.05)
+    by_name = dict(zip(report.rows, main_rows(report), strict=True))
+    assert by_name[absent]['delta %'] == 'not run'
+    assert by_name[absent]['paper delta %'] == '-30.29 ± 15.86'
+    assert [r['verdict'] for r in comparison_rows(report)].count('not run') == 1
+    assert 'not run' in str(drawn_texts(forest_figure(report).axes[0]))
+    assert 'not run' in drawn_texts(seeds_figure(report).axes[0])
+    pyplot.close('all')
+
+
+def test_the_papers_numbers_stand_only_beside_runs_of_its_budget(baselines):
+    report = analyse_as_paper([run_from(r, 'a') for r in of_paper(baselines, steps=2_000)], 0.05)
+    assert not any(report.printed(row) for row in report.rows)
+    assert 'paper n' not in main_rows(report)[0]
+    assert {r['paper_d'] for r in comparison_facts(report)} == {None}
+
+
+@pytest.mark.parametrize(
+    ('changes', 'said'),
+    [
+        ({'commit': 'fedcba'}, f"commit: expected '{COMMIT}', as in"),
+        ({'steps': 2_000}, 'steps: expected 50000, as in'),
+        ({'preset': 'robust'}, 'preset: expected None, as in'),
+        ({'plant': 'bullet'}, "plant: expected 'rk4', as in"),
+        ({'num_rollouts_per_payload': 5}, 'num_rollouts_per_payload: expected 20, as in'),
+    ],
+)
+def test_a_table_of_mixed_runs_is_refused_with_file_and_way_out(
+    baselines, tmp_path, capsys, changes, said
+):
+    (tmp_path / 'other.json').write_text(
+        json.dumps(of_paper(baselines)[1] | changes | {'seed': 99})
+    )
+    (tmp_path / 'runs.json').write_text(json.dumps(of_paper(baselines)))
+    files = [str(tmp_path / name) for name in ('runs.json', 'other.json')]
+    assert main([*files, '--paper', '--out', str(tmp_path / 'out')]) == 2
+    shown = ' '.join(capsys.readouterr().err.split())
+    assert f'other.json: {said}' in shown
+    assert 'or report them separately' in shown
+    assert not (tmp_path / 'out').exists()
+
+
+def test_runs_that_do_not_say_who_made_them_are_counted_in_the_notes(written):
+    text = (written / 'main.md').read_text()
+    assert '- 22 of 22 runs do not say which commit made them\n' in text
 
 
 @pytest.mark.parametrize(
@@ -242,7 +335,7 @@ def test_unequal_protocols_end_with_field_files_and_code_2(tmp_path, capsys):
     files = [str(ROOT / 'results' / f'baseline_{plant}.json') for plant in ('rk4', 'bullet')]
     assert main([*files, '--out', str(tmp_path)]) == 2
     shown = ''.join(capsys.readouterr().err.split())
-    assert 'plantisrk4in' in shown
+    assert "plant:expected'rk4',asin" in shown
     assert 'baseline_bullet.json' in shown
     assert list(tmp_path.iterdir()) == []
 

@@ -7,29 +7,21 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from metactl_ros.errors import ConfigError
-from training import stats
-from training.stats import Cell, Run, run_from, Sample
+from training import paper_numbers, stats
+from training.stats import Sample
 
-# The paper's table of the main comparison (label tab:main): mean, s.d. and n as printed.
-INCRT = {
-    1: Sample(-51.34, 8.11, 10),
-    2: Sample(-54.82, 7.94, 5),
-    5: Sample(-32.19, 31.83, 10),
-}
-TRANSFORMER = {
-    1: Sample(-39.27, 13.29, 10),
-    2: Sample(-36.29, 9.93, 5),
-    5: Sample(-29.30, 20.47, 10),
-}
-TUNED = {2: Sample(-35.73, 10.71, 5), 5: Sample(-30.29, 15.86, 5)}
+INCRT, TRANSFORMER, TUNED = (
+    {place.tau_z_s: paper_numbers.MAIN[place].delta for place in places.values()}
+    for places in (paper_numbers.INCRT, paper_numbers.TRANSFORMER, paper_numbers.TUNED)
+)
 # Candidate, reference, and d, p_U and p_W as printed.
 PAPER = {
-    '1 s, Transformer': (INCRT[1], TRANSFORMER[1], -1.10, 0.013, 0.027),
-    '2 s, Transformer': (INCRT[2], TRANSFORMER[2], -2.06, 0.008, 0.012),
-    '2 s, Transformer-tuned': (INCRT[2], TUNED[2], -2.02, 0.008, 0.014),
-    '5 s, Transformer': (INCRT[5], TRANSFORMER[5], -0.11, 0.214, 0.813),
-    '5 s, Transformer-tuned': (INCRT[5], TUNED[5], -0.07, 0.257, 0.880),
+    f'{one.tau_z_s:g} s, {paper_numbers.MAIN[two].name}': (
+        paper_numbers.MAIN[one].delta,
+        paper_numbers.MAIN[two].delta,
+        *printed,
+    )
+    for (one, two), printed in paper_numbers.COMPARISONS.items()
 }
 WELCH_OFF_BY_ROUNDING = {'5 s, Transformer': 0.812}
 """Rows whose printed p_W does not follow from the printed mean, s.d. and n: what follows."""
@@ -205,163 +197,6 @@ def test_students_interval_is_scipys():
     values = [-61.0, -55.0, -52.0, -47.0]
     expected = scipy_stats.ttest_1samp(values, 0.0).confidence_interval()
     assert stats.t_interval(stats.sample_of(values)) == pytest.approx(tuple(expected))
-
-
-VARIED, FLAT = [0.10, 0.12, 0.15], [0.10, 0.102, 0.105]
-
-
-def run(delta, *, by_payload=VARIED, num_lost=0):
-    return Run({'delta_percent': delta, 'num_lost': num_lost, 'rmse_by_payload': by_payload}, '')
-
-
-@pytest.mark.parametrize(
-    ('candidate', 'label'),
-    [
-        (run(10.01), 'diverged'),
-        (run(10.0), 'weak'),
-        (run(-90.0, num_lost=1), 'diverged'),
-        (run(None, by_payload=[0.1, None, None], num_lost=40), 'diverged'),
-        (run(None), 'diverged'),
-        (run(-39.99), 'weak'),
-        (run(-40.0), 'healthy'),
-        (run(-6.5, by_payload=FLAT), 'payload-invariant'),
-        # 9.99 and 10 percent of a mean of 1.
-        (run(-6.5, by_payload=[0.95005, 1.0, 1.04995]), 'payload-invariant'),
-        (run(-6.5, by_payload=[0.95, 1.0, 1.05001]), 'weak'),
-        # Good at every payload is adaptation, not blindness.
-        (run(-85.0, by_payload=FLAT), 'healthy'),
-    ],
-)
-def test_labels_follow_the_stated_bounds(candidate, label):
-    found, reason = stats.label_of(candidate, VARIED)
-    assert found == label
-    assert reason
-
-
-def test_a_flat_run_is_excused_only_by_a_baseline_known_to_be_flat():
-    flat = run(-6.5, by_payload=FLAT)
-    assert stats.label_of(flat, FLAT)[0] == 'weak'
-    assert stats.label_of(flat, None)[0] == 'payload-invariant'
-
-
-def record(**changes):
-    settings = {
-        'arm': {'gravity_mps2': 9.81},
-        'plant': {'friction': {'coulomb_nm': 2.0}, 'task': {'tau_z_s': 2.0, 'omega': [1.0]}},
-        'controller': {'law': {'rate_hz': 100.0, 'nominal_kd_per_s': 30.0}, 'gain_box': [10, 60]},
-    }
-    return {
-        'controller': 'meta',
-        'plant': 'rk4',
-        'tau_z': 2.0,
-        'seed': 42,
-        'num_parameters': 100,
-        'rmse': 0.06,
-        'baseline_rmse': 0.12,
-        'delta_percent': -50.0,
-        'payload_levels_kg': [0.0, 1.5],
-        'rmse_by_payload': [0.05, 0.07],
-        'rmse_std_by_payload': [0.01, 0.01],
-        'num_rollouts_per_payload': 20,
-        'num_steps': 500,
-        'num_lost': 0,
-        'settings': settings,
-    } | changes
-
-
-def changed(section, name, value):
-    settings = record()['settings']
-    settings[section][name] = value
-    return {'settings': settings}
-
-
-@pytest.mark.parametrize(
-    ('changes', 'field'),
-    [
-        ({'plant': 'bullet'}, 'plant is rk4 in a.json and bullet in b.json'),
-        ({'num_steps': 400}, 'num_steps is 500 in a.json and 400 in b.json'),
-        ({'num_rollouts_per_payload': 8}, 'num_rollouts_per_payload is 20'),
-        ({'payload_levels_kg': [0.0, 1.0]}, 'payload_levels_kg is'),
-        (changed('plant', 'friction', {'coulomb_nm': 1}), 'settings.plant.friction.coulomb_nm is'),
-        (changed('plant', 'task', {'omega': [2.0]}), 'settings.plant.task.omega is'),
-        (changed('arm', 'gravity_mps2', 1.6), 'settings.arm.gravity_mps2 is'),
-        (
-            changed('controller', 'law', {'rate_hz': 50}),
-            'settings.controller.law.nominal_kd_per_s',
-        ),
-    ],
-)
-def test_runs_of_different_protocols_are_refused_with_field_and_file(changes, field):
-    runs = [run_from(record(), 'a.json'), run_from(record(seed=43, **changes), 'b.json')]
-    with pytest.raises(ConfigError) as refusal:
-        stats.cells_of(runs)
-    assert field in str(refusal.value)
-    assert 'b.json' in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    'changes',
-    [
-        changed('controller', 'gain_box', [1, 2]),
-        changed('plant', 'task', {'tau_z_s': 5.0, 'omega': [1.0]}),
-    ],
-)
-def test_what_a_controller_may_choose_is_no_protocol(changes):
-    runs = [run_from(record(), 'a.json'), run_from(record(seed=43, **changes), 'b.json')]
-    assert len(stats.cells_of(runs)) == 1
-
-
-def cell(deltas, **changes):
-    records = [record(seed=i, delta_percent=d, **changes) for i, d in enumerate(deltas)]
-    return Cell(tuple(run_from(r, f'{r["seed"]}.json') for r in records))
-
-
-def test_a_cell_refuses_two_horizons_two_sizes_and_a_seed_twice():
-    for changes in ({'tau_z': 5.0}, {'num_parameters': 7}, {'window': 50}):
-        with pytest.raises(ConfigError, match=f'two values of {next(iter(changes))}'):
-            Cell((run_from(record(), 'a'), run_from(record(seed=1, **changes), 'b')))
-    with pytest.raises(ConfigError, match='seed 42 is both in a and in b'):
-        Cell((run_from(record(), 'a'), run_from(record(), 'b')))
-    with pytest.raises(ConfigError, match='compare within one tau_z'):
-        stats.compare([(cell([-50]), cell([-40], tau_z=5.0))])
-
-
-def test_a_family_of_comparisons_is_adjusted_and_judged():
-    reference = cell([-40, -38, -36, -34, -32])
-    better, alike = cell([-60, -59, -58, -57, -56]), cell([-41, -37, -35, -33, -31])
-    lost = cell([-60, -59, -58, -57, None])
-    found = stats.compare([(better, reference), (alike, reference), (lost, reference)])
-    assert [c.verdict for c in found] == ['better', 'not shown', 'not shown']
-    assert [c.p_u_holm for c in found] == stats.holm([c.p_u for c in found])
-    assert found[0].d < found[0].d_interval[1] < 0.0
-    # With a lost seed there is no mean to compare, but there are ranks: 5 of 25 pairs are lost.
-    assert (found[2].d, found[2].p_w, found[2].u) == (None, None, 5.0)
-
-
-def test_three_seeds_a_side_cannot_show_anything():
-    found = stats.compare([(cell([-60, -59, -58]), cell([-40, -39, -38]))])
-    assert found[0].p_u == pytest.approx(0.05)
-    assert found[0].verdict == 'too few seeds'
-
-
-@pytest.mark.parametrize(
-    ('bad', 'message'),
-    [
-        ([1, 2], 'expected records of training.evaluate'),
-        ({'controller': 'ct'}, 'a record lacks plant, tau_z'),
-        (record(tau_z=None), 'tau_z: expected a finite number, found None'),
-        (record(delta_percent=math.nan), 'delta_percent: expected a finite number or null'),
-        (record(seed='42'), "seed: expected a finite number, found '42'"),
-        (record(heads='seven'), "heads: expected a finite number or null, found 'seven'"),
-        (record(rmse_by_payload=[0.1]), 'rmse_by_payload: expected one number per payload'),
-        (record(rmse_by_payload=[0.1, 'x']), 'rmse_by_payload: expected finite numbers or null'),
-        (record(settings=None), 'settings: expected the resolved settings'),
-    ],
-)
-def test_what_is_no_record_is_refused_with_file_and_field(bad, message):
-    with pytest.raises(ConfigError) as refusal:
-        run_from(bad, 'a.json')
-    assert str(refusal.value).startswith(f'a.json: {message}')
 
 
 @pytest.mark.parametrize(

@@ -32,15 +32,15 @@ from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.settings import load_settings
 from training.arguments import complain, positive_count, positive_number
+from training.paper_numbers import INCRT
+from training.records import require_one_protocol, Run
 from training.run import Presets
-from training.stats import require_one_protocol, Run
 from training.study import expand, Product, Size, Study
 from training.sweep import add_engine_arguments, run_study
 
 PAPER = {
-    'paper 1 s': Size(heads=4, window=20),
-    'paper 2 s': Size(heads=7, window=50),
-    'paper 5 s': Size(heads=8, window=20),
+    f'paper {tau_z_s:g} s': Size(heads=place.heads or 0, window=place.window or 0)
+    for tau_z_s, place in INCRT.items()
 }
 """What the paper retained after its own Phase 2, by the horizon it was retained for."""
 

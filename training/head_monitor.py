@@ -22,7 +22,7 @@ derivatives are exact. No random generator is used and no `.grad` is written, so
 to the bit as if nobody had looked.
 
 A head is idle if its share of the output is below a tenth of an equal share, 0.1 / K. The labels
-of whole runs (healthy, weak, payload-invariant, diverged) have their rules in `stats.label_of`.
+of whole runs (healthy, weak, payload-invariant, diverged) have their rules in `run_labels.py`.
 """
 
 from collections.abc import Callable

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import difflib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args, Literal, NamedTuple, TypeAlias
+from typing import Any, cast, get_args, Literal, NamedTuple, TypeAlias
 
 from gymnasium import spaces
 import numpy as np
@@ -51,6 +51,7 @@ from training.collapsed_attention import (
     LastQueryBlock,
     TokenEmbedding,
 )
+from training.paper_numbers import MAIN
 
 Model: TypeAlias = Literal[
     'incrt',
@@ -296,26 +297,23 @@ class Row(NamedTuple):
     heads: int
     window: int
     parameters: int
-    paper_parameters: int | None
+    thousand_parameters_of_paper: int | None
 
 
-PAPER_PARAMETERS: dict[tuple[Model, int, int], int] = {
-    ('incrt', 4, 20): 114_260,
-    ('incrt', 7, 50): 240_692,
-    ('incrt', 8, 20): 281_684,
-    ('transformer', 4, 20): 264_788,
-    ('transformer', 4, 50): 270_548,
+PAPER_THOUSANDS: dict[tuple[Model, int, int], int] = {
+    (cast(Model, place.architecture), place.heads or 0, place.window or 0): row.thousand_parameters
+    for place, row in MAIN.items()
 }
-"""By (model, K, W). The paper's main table prints them in thousands; the design has the units."""
+"""By (model, K, W), as the paper's main table prints them."""
 
 
 def table_of_counts() -> list[Row]:
     """Return the paper's rows, then every other model at K = 4, W = 20."""
-    in_paper = {model for model, _, _ in PAPER_PARAMETERS}
+    in_paper = {model for model, _, _ in PAPER_THOUSANDS}
     others = [(model, 4, 20) for model in EXTRACTORS if model not in in_paper]
     return [
-        Row(*key, count_parameters(NetworkConfig(*key)), PAPER_PARAMETERS.get(key))
-        for key in (*PAPER_PARAMETERS, *others)
+        Row(*key, count_parameters(NetworkConfig(*key)), PAPER_THOUSANDS.get(key))
+        for key in (*PAPER_THOUSANDS, *others)
     ]
 
 
@@ -336,7 +334,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for heading in ('model', 'K', 'W', 'parameters', 'paper'):
         table.add_column(heading, justify='left' if heading == 'model' else 'right')
     for row in rows:
-        paper = '' if row.paper_parameters is None else f'{row.paper_parameters:,}'
+        thousands = row.thousand_parameters_of_paper
+        paper = '' if thousands is None else f'{thousands}k'
         table.add_row(row.model, str(row.heads), str(row.window), f'{row.parameters:,}', paper)
     Console().print(table)
     if args.json:

@@ -44,9 +44,8 @@ from metactl_ros.errors import ConfigError, MetactlError, MissingDependency
 from metactl_ros.evaluation.result_file import write_json
 from metactl_ros.settings import load_file
 from training.arguments import complain, positive_count
-from training.report import load_runs
+from training.records import load_runs, Run
 from training.run import read_run, RunConfig
-from training.stats import Run
 from training.study import expand, Study
 
 ROOT = Path(__file__).resolve().parents[1]

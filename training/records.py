@@ -1,0 +1,206 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Records of training.evaluate: read, checked, and refused where they cannot be compared.
+
+One record is one seed of one controller at one tau_z: a `Run`. Runs that differ in nothing but
+their seed belong to one `Place`, a row of a table. What must be equal in runs
+
+    of one report       the protocol: plant, payloads, rollouts, episode, arm, task, fixed gains
+    of one comparison   that, and the budget: preset and steps of training
+    of one place        that, and the code that trained and that evaluated, and all of the rest
+
+Every refusal names file, field, what was expected and found, and what to do.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from metactl_ros.errors import ConfigError
+
+BASELINE = 'ct'
+"""The fixed-gain controller that delta_percent refers to."""
+
+TEXTS = ('controller', 'plant')
+COUNTS = ('num_parameters', 'num_rollouts_per_payload', 'num_steps', 'num_lost')
+NUMBERS = ('tau_z', 'seed', *COUNTS)
+NULLABLE = ('rmse', 'baseline_rmse', 'delta_percent')
+OPTIONAL = ('heads', 'window', 'steps')
+LISTS = ('payload_levels_kg', 'rmse_by_payload', 'rmse_std_by_payload')
+
+PROTOCOL_FIELDS = ('plant', 'payload_levels_kg', 'num_rollouts_per_payload', 'num_steps')
+PROTOCOL_SETTINGS = (
+    'settings.arm.',
+    'settings.plant.',
+    'settings.controller.law.rate_hz',
+    'settings.controller.law.nominal_',
+)
+"""Beginnings of the settings that must agree: the world, and the baseline of delta_percent."""
+NOT_PROTOCOL = 'settings.plant.task.tau_z_s'
+"""The default memory horizon; the one that was run is the record's tau_z."""
+BUDGET = ('preset', 'steps')
+"""Of training."""
+MAKING = ('commit', 'code', 'lagrangian_rate', 'learned_on', 'target_error_rad', 'num_parameters')
+"""What made and judged a policy: the code of its training, the code of its evaluation, the rest.
+
+A record without one of them was made by another version than a record that has it.
+"""
+
+
+class Place(NamedTuple):
+    """What tells one row of a table from the next; run or not."""
+
+    tau_z_s: float
+    architecture: str
+    """The model of a trained controller, the name of any other."""
+    heads: int | None = None
+    window: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Architecture with its heads K and window W: what tells places of one tau_z apart."""
+        sizes = (('K', self.heads), ('W', self.window))
+        return ' '.join([self.architecture, *(f'{k}={v}' for k, v in sizes if v is not None)])
+
+    def __str__(self) -> str:
+        return f'{self.label}, tau_z = {self.tau_z_s:g} s'
+
+
+class Run(NamedTuple):
+    """One seed of one controller: a record of training.evaluate, and the file it came from."""
+
+    record: Mapping[str, Any]
+    source: str
+
+    @property
+    def place(self) -> Place:
+        """The row that it belongs to."""
+        record = self.record
+        architecture = str(record.get('model') or record['controller'])
+        return Place(record['tau_z'], architecture, record.get('heads'), record.get('window'))
+
+
+def load_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read result files: a record each, or a list of records."""
+    runs = []
+    for path in paths:
+        try:
+            found = json.loads(path.read_text(encoding='utf-8'))
+        except OSError as error:
+            raise ConfigError(
+                f'{path}: cannot be read ({error.strerror}); name JSON files, such as '
+                '`python -m training.evaluate` writes to its --out'
+            ) from error
+        except ValueError as error:
+            raise ConfigError(
+                f'{path}: not valid JSON ({error}); if a run was cut short, evaluate it again'
+            ) from error
+        records = found if isinstance(found, list) else [found]
+        if not records:
+            raise ConfigError(f'{path}: holds no records; evaluate a run first, or leave it out')
+        runs += [run_from(record, str(path)) for record in records]
+    return runs
+
+
+def run_from(record: object, source: str) -> Run:
+    """Return a run from a record as training.evaluate writes it; refuse anything else."""
+    if not isinstance(record, dict):
+        raise ConfigError(f'{source}: expected records of training.evaluate, found {record!r}')
+    if 'num_diverged' in record:  # its name in older files
+        record = {'num_lost': record['num_diverged']} | record
+    missing = [n for n in (*TEXTS, *NUMBERS, *NULLABLE, *LISTS, 'settings') if n not in record]
+    if missing:
+        raise ConfigError(
+            f'{source}: a record lacks {", ".join(missing)}; '
+            'expected what `python -m training.evaluate --json FILE` writes'
+        )
+    length = len(record[LISTS[0]]) if isinstance(record[LISTS[0]], list) else 0
+    expectations: tuple[tuple[Sequence[str], str, Callable[[Any], bool]], ...] = (
+        (TEXTS, 'a text', lambda v: isinstance(v, str)),
+        (NUMBERS, 'a finite number', lambda v: v is not None and _is_number(v)),
+        ((*NULLABLE, *OPTIONAL), 'a finite number or null', _is_number),
+        (LISTS, 'one number per payload', lambda v: isinstance(v, list) and len(v) == length),
+        (LISTS, 'finite numbers or null', lambda v: all(map(_is_number, v))),
+        (('settings',), 'the resolved settings', lambda v: isinstance(v, dict)),
+        (('judgements',), 'a list or nothing', lambda v: v is None or isinstance(v, list)),
+    )
+    for names, expected, is_fine in expectations:
+        for name in names:
+            if not is_fine(record.get(name)):
+                raise ConfigError(f'{source}: {name}: expected {expected}, found {record[name]!r}')
+    return Run(record, source)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a finite number, or null."""
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (is_real and math.isfinite(value))
+
+
+def protocol_of(run: Run) -> dict[str, Any]:
+    """Return what must be equal in all runs of a report, by dotted name."""
+    fields = {name: run.record[name] for name in PROTOCOL_FIELDS}
+    settings = dict(_leaves('settings', run.record['settings']))
+    settings.pop(NOT_PROTOCOL, None)
+    return fields | {n: v for n, v in settings.items() if n.startswith(PROTOCOL_SETTINGS)}
+
+
+def budget_of(run: Run) -> dict[str, Any]:
+    """Return what must be equal, too, in trained runs that are compared."""
+    return {name: run.record.get(name) for name in BUDGET}
+
+
+def making_of(run: Run) -> dict[str, Any]:
+    """Return what must be equal, too, in runs of one place."""
+    # Of the fixed gains, and of all that was not trained, the seed is that of the evaluation.
+    judged = ('evaluation_seed',) if 'model' in run.record else ()
+    return run.place._asdict() | {name: run.record.get(name) for name in (*MAKING, *judged)}
+
+
+def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(f'{name}.{key}', inner)
+    else:
+        yield name, value
+
+
+def require_one_protocol(runs: Sequence[Run]) -> None:
+    """Raise ConfigError if runs were not made under one protocol.
+
+    tau_z may differ from place to place: runs are compared within one tau_z only.
+    """
+    way_out = 'evaluate them again under one protocol, or report them separately'
+    require_equal(runs, protocol_of, f'Runs of different protocols cannot be compared: {way_out}')
+
+
+def require_one_budget(runs: Sequence[Run]) -> None:
+    """Raise ConfigError if trained runs, the others aside, had different presets or steps."""
+    trained = [run for run in runs if 'model' in run.record]
+    way_out = 'train them alike, or report them separately'
+    require_equal(trained, budget_of, f'Runs of different budgets cannot be compared: {way_out}')
+
+
+def require_one_making(runs: Sequence[Run]) -> None:
+    """Raise ConfigError if runs of one place differ in more than their seed."""
+    way_out = 'make them again with one commit, or report them separately'
+    require_equal(runs, making_of, f'Only the seed may differ in a row of the table: {way_out}')
+
+
+def require_equal(
+    runs: Sequence[Run], facts_of: Callable[[Run], Mapping[str, Any]], what_to_do: str
+) -> None:
+    """Raise ConfigError naming file, fields and values if a run has other facts than the first."""
+    expected = facts_of(runs[0]) if runs else {}
+    for run in runs[1:]:
+        found = facts_of(run)
+        differing = [
+            f'{name}: expected {expected.get(name)!r}, as in {runs[0].source}, '
+            f'found {found.get(name)!r}'
+            for name in {**expected, **found}
+            if expected.get(name) != found.get(name)
+        ]
+        if differing:
+            raise ConfigError(f'{run.source}: {"; ".join(differing)}. {what_to_do}')
