@@ -117,6 +117,28 @@ def test_a_single_glitch_is_refused_and_does_not_disturb(robot):
     assert robot.refused == {'impossible motions': 1}
 
 
+@pytest.mark.parametrize('way_rad', [0.2, 0.7, 1.5, -2.0])
+def test_a_joint_that_leaps_and_stays_is_believed_again_but_counted(robot, way_rad):
+    """Be it that the arm could have got there meanwhile."""
+    robot.says()
+    robot.runs(5)
+    robot.q_rad = (0.3 + way_rad, -0.4)
+    after = robot.runs(ADOPT_AFTER + 1)
+    assert after[0] is None
+    assert after[-1] is not None
+    assert robot.gate.counts['leaps'] == 1
+    robot.runs(20)
+    assert robot.gate.counts['leaps'] == 1
+
+
+def test_a_glitch_that_is_over_is_no_leap(robot):
+    robot.says()
+    for _ in range(5):
+        robot.passes().says(q_rad=(1.8, -0.4))
+    assert None not in robot.runs(20)
+    assert robot.gate.counts['leaps'] == 0
+
+
 def test_glitches_that_good_states_interrupt_never_add_up(robot):
     robot.says()
     for _ in range(3 * ADOPT_AFTER):

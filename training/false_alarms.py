@@ -48,8 +48,11 @@ def run_cell(player: Player, regime: Regime, duration_s: float) -> dict[str, Any
     num_steps = round(duration_s * settings.controller.law.rate_hz)
     causes: Counter[str] = Counter()
     num_alarmed = num_lost = num_excused = 0
-    for payload_kg in cases.payloads_kg:  # the oracle is told the payload
-        episodes = draw_cases(settings, regime, replace(cases, payloads_kg=(payload_kg,)))
+    batches: Sequence[tuple[float, ...]] = [cases.payloads_kg]
+    if player.name == 'oracle':  # it is told the payload
+        batches = [(payload_kg,) for payload_kg in cases.payloads_kg]
+    for payloads_kg in batches:
+        episodes = draw_cases(settings, regime, replace(cases, payloads_kg=payloads_kg))
         controller, policy = prepare(settings, player, episodes)
         logs = []
         for one in (without_warmup(controller), for_learning(controller)):

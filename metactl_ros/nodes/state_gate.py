@@ -11,7 +11,8 @@ A robot that restarts is all of this at once, and so is a clock that is set once
 states in a row that agree with each other begin a new timeline. The stamps that leave the gate
 never go back: they begin at zero with the first state, and across a break they advance by the
 steady clock. If it was the motion that was impossible, the arm did not do it: an encoder slipped,
-or it is another arm. The states are believed again, but the leap is counted, and ends in a FAULT.
+or it is another arm. Its states are believed again, as a new timeline or because by then the arm
+could be there, but the leap is counted, and ends in a FAULT.
 
 Stamps that drift agree with nothing: if for a second none can be believed because of its stamp, or
 three new timelines were begun within ten seconds because of them, the clock does not fit.
@@ -38,11 +39,12 @@ DRIFTS_WITH, DRIFTS_WITHIN_NS = 3, 10 * NANOSECONDS_PER_SECOND
 """So many new timelines because of stamps, within so long, are a drift as well."""
 OF_CLOCKS = ('old stamps', 'clock jumps')
 """Objections to the stamp, not to what it belongs to."""
+IMPOSSIBLE = 'impossible motions'
 COUNTED = (
     'accepted',
     'dropped',
     *OF_CLOCKS,
-    'impossible motions',
+    IMPOSSIBLE,
     'new timelines',
     'leaps',
     'clock drifts',
@@ -64,6 +66,7 @@ class StateGate:
         self._offset_ns = 0
         self._last: tuple[JointSample, int] | None = None
         self._refused: tuple[JointSample, int] | None = None
+        self._refused_for = ''
         self._first_refused: tuple[int, int] = (0, 0)
         self._streak = 0
         self._lost_ns: int | None = None
@@ -87,6 +90,7 @@ class StateGate:
             sample, received_ns
         )
         if objection is None:
+            self.counts['leaps'] += self._goes_on_from_leap(sample, received_ns)
             gap_ns = sample.stamp_ns - self._last[0].stamp_ns
             self.counts['dropped'] += max(round(gap_ns / self._period_ns) - 1, 0)
             return self._accept(sample, received_ns)
@@ -94,7 +98,7 @@ class StateGate:
         if self._clock is not None and objection in OF_CLOCKS:
             self._note_lost(received_ns)
         self._streak = self._streak + 1 if self._agrees(sample, received_ns) else 1
-        self._refused = (sample, received_ns)
+        self._refused, self._refused_for = (sample, received_ns), objection
         if self._streak == 1:
             self._first_refused = (received_ns - sample.stamp_ns, received_ns)
         if self._streak < ADOPT_AFTER:
@@ -108,7 +112,7 @@ class StateGate:
         passed_ns = max(received_ns - last_received_ns, self._period_ns)
         self._offset_ns = sample.stamp_ns - (last.stamp_ns - self._offset_ns) - passed_ns
         self.counts['new timelines'] += 1
-        self.counts['leaps'] += objection not in OF_CLOCKS
+        self.counts['leaps'] += objection == IMPOSSIBLE
         if self._clock is not None:
             self._clock.restart()
             if objection in OF_CLOCKS:
@@ -125,6 +129,12 @@ class StateGate:
         elif received_ns - self._lost_ns >= DRIFTS_AFTER_NS:
             self._lost_ns = received_ns
             self.counts['clock drifts'] += 1
+
+    def _goes_on_from_leap(self, sample: JointSample, received_ns: int) -> bool:
+        """Return whether a state that is possible by now is where an impossible one led."""
+        if self._refused is None or self._refused_for != IMPOSSIBLE:
+            return False
+        return self._objection(self._refused, sample, received_ns) is None
 
     def _agrees(self, sample: JointSample, received_ns: int) -> bool:
         """Return whether a refused state goes on from those refused before it."""
@@ -153,7 +163,7 @@ class StateGate:
             return 'clock jumps'
         reach = self._fastest_radps * max(seconds(passed_ns), seconds(self._period_ns))
         if (np.abs(sample.q_rad - before.q_rad) > reach).any():
-            return 'impossible motions'
+            return IMPOSSIBLE
         return None
 
     def _accept(self, sample: JointSample, received_ns: int) -> ArmState:
