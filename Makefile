@@ -58,8 +58,11 @@ nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is 
 	$(VENV)/bin/python test/hang_bench.py
 	PYTHONPATH=. $(VENV)/bin/python test/hostile_yaml.py
 	$(VENV)/bin/python -m training.false_alarms
-	$(VENV)/bin/metactl hil --random --minutes 10 --seed 7
-	cp runs/nemesis/7/nemesis.json results/nemesis.json
+	for seed in 7 8 9; do \
+	  $(VENV)/bin/metactl hil --random --minutes 10 --seed $$seed && \
+	  cp runs/nemesis/$$seed/nemesis.json results/nemesis_$$seed.json || exit 1; done
+	$(VENV)/bin/python -m metactl_ros.hil.fault_table --out results/faults_after.json
+	$(VENV)/bin/python test/fault_page.py
 
 clean: ## remove the environment, builds and caches; runs/ stays
 	rm -rf $(VENV) build dist install log .coverage .hypothesis *.egg-info

@@ -16,13 +16,13 @@ from pathlib import Path
 import sys
 from typing import NamedTuple
 
+from fault_page import page
 from rich.console import Console
 from rich.table import Table
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.hil.command import chosen_scenarios, run_judged
-from metactl_ros.hil.fault_table import comparison, GUARDED
 from metactl_ros.hil.scenario import load_scenario
 from metactl_ros.nodes.fleet import commands
 from metactl_ros.settings import load_settings
@@ -288,8 +288,6 @@ MUTANTS = {
     'velocity_zero': Mutant('signals are not compared', UNGUARDED),
 }
 """By the name of the scenario that must notice."""
-AWAITED = tuple(name for name in GUARDED if name not in MUTANTS)
-"""Scenarios whose protection is not there yet: they fail as they are, and have no mutant."""
 
 
 def mutated(mutant):
@@ -321,57 +319,9 @@ def run(name, out):
     }
 
 
-def earlier(path):
-    """Return what a file says of mutants, or of scenarios, that were run before."""
-    found = json.loads(path.read_text()) if path.is_file() else {}
-    return found.get('mutants', found.get('scenarios', []))
-
-
-def measured(folder=Path(__file__).parents[1] / 'results'):
-    """Return what faults did to the arm before it was guarded, and what they do now."""
-    before, now = (earlier(folder / f'faults_{when}.json') for when in ('before', 'after'))
-    return [
-        'What faults do to the arm: when the mode changes, how fast a joint becomes (its limit is',
-        '8 rad/s), how far the arm is from its reference while the controller means to follow it,',
-        'the largest command, and the longest pause between two. Before it was guarded, and now:',
-        '`results/faults_before.json` and `results/faults_after.json`, each written by',
-        '`python -m metactl_ros.hil.fault_table`.',
-        '',
-        *comparison(before, now),
-        '',
-    ]
-
-
-def awaited():
-    """Return what is to be said of scenarios that are not withstood yet."""
-    if not AWAITED:
-        return []
-    names = ', '.join(f'`{name}`' for name in AWAITED)
-    return [f'Not withstood yet, and therefore without a mutant: {names}.', '']
-
-
-def page(rows):
-    """Return docs/faults.md from the rows of results/hil_mutants.json."""
-    lines = [
-        '# What is withstood, and what withstands it',
-        '',
-        *measured(),
-        '## Each protection, and what happens without it',
-        '',
-        'Each scenario of `config/faults/` passes on the real system (`make hil`) and fails when',
-        'the one protection it is about is switched off. This page is written by',
-        '`python test/hil_mutants.py` from `results/hil_mutants.json`.',
-        '',
-        *awaited(),
-        '| scenario | what happens | protection | without it | found then |',
-        '|---|---|---|---|---|',
-    ]
-    for row in rows:
-        (file,) = chosen_scenarios([row['scenario']], is_all=False)
-        found = row['failed_expectations'][0] if row['is_noticed'] else '**nothing: it survived**'
-        cells = (f'`{row["scenario"]}`', load_scenario(file).title, row['protection'])
-        lines.append('| ' + ' | '.join((*cells, row['mutant'], found)) + ' |')
-    return '\n'.join(lines) + '\n'
+def kept_mutants(path):
+    """Return what a file says of mutants that were run before."""
+    return json.loads(path.read_text())['mutants'] if path.is_file() else []
 
 
 def main():
@@ -391,10 +341,10 @@ def main():
         first = row['failed_expectations'][0] if row['is_noticed'] else 'NONE: it survived'
         sys.stderr.write(f'{name}: {first}\n')
         table.add_row(name, row['protection'], row['mutant'], first)
-    kept = [row for row in earlier(args.results) if row['scenario'] not in args.names]
+    kept = [row for row in kept_mutants(args.results) if row['scenario'] not in args.names]
     every = sorted([*kept, *rows], key=lambda row: row['scenario'])
     write_json(args.results, {'mutants': every} | provenance(load_settings()))
-    args.page.write_text(page(every))
+    args.page.write_text(page())
     Console().print(table)
     return 0 if all(row['is_noticed'] for row in rows) else 1
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import json
 from pathlib import Path
 
+import fault_page
 import hil_mutants
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from metactl_ros.hil.fault_table import GUARDED
 from metactl_ros.hil.nemesis import (
     AMOUNTS,
     NEEDS_TRAJECTORIES,
+    random_kinds,
     random_scenario,
     RESET_AFTER_S,
 )
@@ -26,6 +28,7 @@ from metactl_ros.hil.scripted_fault import PROCESS_KINDS, ScriptedFault
 from metactl_ros.nodes.fleet import Setup
 from metactl_ros.plant.faults import KINDS
 from metactl_ros.rivals import CLASSICAL
+from training.false_alarms import REGIMES
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENARIO = {
@@ -49,19 +52,18 @@ def test_a_shipped_scenario_says_why_expects_something_and_has_a_mutant(path):
     scenario = load_scenario(path)
     assert path.read_text().startswith('# ')
     assert scenario.expect
-    assert (path.stem in hil_mutants.MUTANTS) != (path.stem in hil_mutants.AWAITED)
+    assert path.stem in hil_mutants.MUTANTS
 
 
 def test_there_are_at_least_15_and_no_mutant_without_scenario():
     names = {path.stem for path in shipped_scenarios()}
     assert len(names) >= 15
-    assert names == {*hil_mutants.MUTANTS, *hil_mutants.AWAITED}
+    assert names == set(hil_mutants.MUTANTS)
 
 
 def test_every_scenario_about_the_arm_itself_is_measured():
     names = {path.stem for path in shipped_scenarios()}
     assert set(GUARDED) <= names
-    assert set(GUARDED) >= set(hil_mutants.AWAITED)
 
 
 def test_the_shipped_scenarios_have_every_kind_of_fault():
@@ -198,13 +200,35 @@ def test_a_scenario_with_a_mistake_ends_with_code_2_before_anything_runs(tmp_pat
     assert not (tmp_path / 'out').exists()
 
 
-@pytest.mark.xfail(
-    reason='results/hil_mutants.json has 33 of 51 mutants; in a run of all of them 49 were noticed'
-)
-def test_the_page_of_faults_is_that_of_the_kept_mutants_which_were_all_noticed():
+def test_the_page_of_faults_is_that_of_what_is_kept():
+    assert fault_page.page() == (ROOT / 'docs' / 'faults.md').read_text()
+
+
+@pytest.mark.xfail(reason='the kept mutants are not of all scenarios', strict=False)
+def test_every_scenario_has_a_mutant_and_each_was_noticed():
     rows = json.loads((ROOT / 'results' / 'hil_mutants.json').read_text())['mutants']
-    names = [path.stem for path in shipped_scenarios()]
-    mutated = [name for name in names if name not in hil_mutants.AWAITED]
-    assert [row['scenario'] for row in rows] == mutated
+    assert [row['scenario'] for row in rows] == [path.stem for path in shipped_scenarios()]
     assert all(row['is_noticed'] for row in rows)
-    assert hil_mutants.page(rows) == (ROOT / 'docs' / 'faults.md').read_text()
+
+
+@pytest.mark.xfail(reason='not all of it is kept yet', strict=False)
+def test_what_is_kept_of_faults_breaks_no_promise():
+    after = json.loads((ROOT / 'results' / 'faults_after.json').read_text())['scenarios']
+    assert {row['scenario'] for row in after} == set(GUARDED)
+    for row in after:
+        assert row['failed_demands'] == []
+        assert row['is_undisturbed']
+    for seed in fault_page.SEEDS:
+        found = json.loads((ROOT / 'results' / f'nemesis_{seed}.json').read_text())
+        assert found['seed'] == seed
+        assert found['duration_s'] == 600.0
+        assert set(found['faults_by_kind']) == set(random_kinds())
+        assert all(verdict['has_passed'] for verdict in found['verdicts'])
+    alarms = json.loads((ROOT / 'results' / 'false_alarms.json').read_text())['cells']
+    assert {cell['regime'] for cell in alarms} == set(REGIMES)
+    assert all(cell['hours'] >= 1.0 and not cell['num_false_alarms'] for cell in alarms)
+    for what, least in (('bundles', 500), ('bags', 500), ('yaml', 300)):
+        found = json.loads((ROOT / 'results' / f'hostile_{what}.json').read_text())
+        assert found['num_cases'] >= least
+        assert found['num_bad'] == 0
+        assert found['slowest_s'] <= 5.0

@@ -177,7 +177,6 @@ raise SystemExit(main())
 """
 
 
-@pytest.mark.xfail(reason='without a stamp the last zero is not sent', strict=False)
 def test_a_wall_clock_that_fits_no_stamp_ends_with_a_command_of_zero(tmp_path, patient):
     def late(setup):
         lines = commands(setup)

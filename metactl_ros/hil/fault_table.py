@@ -34,6 +34,8 @@ ATTEMPTS = 8
 GUARDED = (
     'frozen_for_good',
     'frozen_joint',
+    'frozen_while_held',
+    'position_leap',
     'clock_sticks',
     'clock_slow',
     'clock_fast',
@@ -57,6 +59,7 @@ GUARDED = (
     'second_controller',
     'flood_parameters',
     'flood_trajectories',
+    'flood_long_trajectories',
     'flood_clear_context',
     'latency',
 )
@@ -126,15 +129,15 @@ def comparison(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """Return the lines of a table in Markdown, from two lists of scenarios; a dash is unknown."""
-    rows = {row['scenario']: row for row in after}
+    then, now = ({row['scenario']: row for row in rows} for rows in (before, after))
     lines = [
         '| fault | leaves NOMINAL after, s | | largest speed, rad/s | | largest error, rad | '
         '| largest effort, N m | | longest pause, s | |',
         f'|---|{2 * (1 + len(SIZES)) * "---|"}',
         f'| |{(1 + len(SIZES)) * " before | now |"}',
     ]
-    for row in before:
-        pairs = (row, rows.get(row['scenario']))
+    for name, row in (then | now).items():
+        pairs = (then.get(name), now.get(name))
         cells = [
             _cell(one, key)
             for key in ('left_nominal_s', *(f'largest_{what}' for what in SIZES))
