@@ -17,7 +17,9 @@ leaves is scaled along the line from the torque h = C^ qd + g^ + Phi eta, which 
 
     tau = h + share M^ a    with the largest share in [0, 1] that the box allows
 
-The arm then accelerates by share a: slower than commanded, never against it (`saturate`).
+The arm then accelerates by share a: slower than commanded, never against it (`saturate`). That
+holds while h is within reach. If not, as after a payload too heavy to hold or within the first
+ticks of a rate limit, the arm besides sinks by what it lacks of h, whatever is commanded.
 """
 
 from collections.abc import Sequence
