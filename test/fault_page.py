@@ -20,7 +20,7 @@ NOT_TOLD = """\
 ## What nobody can tell
 
 - Coarse encoders that are cut off at exactly zero velocity, while the arm is held, say what they
-  would say of an arm at rest. It shows with the next motion, after 0.02 rad of its reference.
+  would say of an arm at rest. It shows with the next motion, after 0.05 rad of its reference.
   Until then the arm is without feedback, and may fall in NOMINAL. A drive that tells of a lost
   encoder should brake by itself. Finer sensors never read the same twice while anything moves, and
   are found frozen after 0.1 s.
