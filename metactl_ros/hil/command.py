@@ -26,6 +26,7 @@ from metactl_ros.signals import period_ns_of, seconds
 
 SLACK_S = 0.03
 """How much later than it was sent a state may reach the control thread, s; three periods."""
+CAN_BE_RUN = 'it can be run'
 ATTEMPTS = 3
 """A wish that failed while the machine itself stalled says nothing, and the scenario is run again.
 
@@ -99,7 +100,7 @@ def run_judged(
         try:
             log, verdicts = run_once(file, folder, commands_of=commands_of)
         except (HilError, BagError) as error:  # the others can still be run
-            verdicts = (Verdict('it can be run', False, str(error), True),)
+            verdicts = (Verdict(CAN_BE_RUN, False, str(error), True),)
             break
         stalls.append(longest_stall_s(log))
         failed = [verdict for verdict in verdicts if not verdict.has_passed]
