@@ -12,7 +12,7 @@ import pytest
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import ConfigError
 from metactl_ros.evaluation.invariants import Commands, States
-from metactl_ros.hil import command
+from metactl_ros.hil import command, timeline_plot
 from metactl_ros.hil.always import EARLY_ERROR_RAD, Verdict
 from metactl_ros.hil.believable import gaps_ns, Said
 from metactl_ros.hil.command import promise_of
@@ -344,6 +344,18 @@ def test_a_terminal_is_told_what_failed_and_what_was_found():
     assert 'mode <BLIND>: found never came' in text
 
 
-def test_the_timeline_is_drawn(tmp_path):
-    plot_timeline(tmp_path / 'timeline.png', 'title', in_mode(Mode.BLIND, 2.0, 3.0))
+def test_the_timeline_is_drawn_with_each_mode_where_it_was(tmp_path, monkeypatch):
+    drawn = []
+    with monkeypatch.context() as patch:
+        patch.setattr(timeline_plot.pyplot, 'close', drawn.append)
+        plot_timeline(tmp_path / 'timeline.png', 'title', in_mode(Mode.BLIND, 2.0, 3.0))
+    timeline_plot.pyplot.close(*drawn)
     assert (tmp_path / 'timeline.png').stat().st_size > 10_000
+    band = drawn[0].axes[0]
+    edges_s = [edge for p in band.patches for edge in (p.get_x(), p.get_x() + p.get_width())]
+    assert edges_s == pytest.approx([0.0, 2.0, 2.0, 3.0, 3.0, 5.0])
+    before, blind, after = (p.get_facecolor() for p in band.patches)
+    assert before == after != blind
+    legend = band.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ['NOMINAL', 'BLIND']
+    assert [p.get_facecolor() for p in legend.get_patches()] == [before, blind]

@@ -2,27 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The picture of a run: modes as a band, true error and speed, efforts, faults as shades."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
-import numpy as np
 
-from metactl_ros.control.modes import Mode
+from metactl_ros.evaluation.plots import mode_legend, shade_modes
+from metactl_ros.evaluation.replay_figures import MODE_COLOURS
 from metactl_ros.hil.run_log import RunLog
 
 matplotlib.use('Agg')
 from matplotlib import pyplot
-from matplotlib.patches import Patch
-
-COLOURS = {
-    Mode.NOMINAL: '#4daf4a',
-    Mode.WARMUP: '#a6d96a',
-    Mode.FALLBACK: '#ffd92f',
-    Mode.STOP: '#ff9f1c',
-    Mode.BLIND: '#7570b3',
-    Mode.FAULT: '#d7191c',
-}
 
 MOST_LABELS = 40
 """More faults than this are shaded without their names."""
@@ -34,13 +23,10 @@ def plot_timeline(path: Path, title: str, log: RunLog) -> None:
         4, 1, figsize=(11, 9), sharex=True, height_ratios=(1, 3, 3, 3), squeeze=False
     )
     band, error, speed, effort = axes[:, 0]
-    edges = [0, *(np.flatnonzero(np.diff(log.mode)) + 1).tolist(), len(log.mode)]
-    for begin, end in pairwise(edges):
-        last_s = log.tick_s[min(end, len(log.tick_s) - 1)]
-        band.axvspan(log.tick_s[begin], last_s, color=COLOURS[Mode(int(log.mode[begin]))])
+    shade_modes([band], log.tick_s, log.mode, MODE_COLOURS)
     band.set_yticks([])
     band.set_ylabel('mode')
-    seen = [Patch(color=COLOURS[m], label=m.name) for m in Mode if (log.mode == m).any()]
+    seen = mode_legend(log.mode, MODE_COLOURS)
     band.legend(handles=seen, loc='upper left', ncols=len(seen), fontsize='small')
     error.plot(log.tick_s, log.error_rad, linewidth=0.8)
     error.set_ylabel('true error [rad]')
