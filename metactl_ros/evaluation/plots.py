@@ -3,24 +3,25 @@
 """Pictures of what an arm did; matplotlib draws to files, no screen needed."""
 
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, Protocol
+from itertools import cycle, pairwise
+from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.typing import ColorType
 import numpy as np
 from numpy.typing import NDArray
 
+from metactl_ros.bag.tick_log import TickLog
 from metactl_ros.control.modes import Mode
-from metactl_ros.evaluation.replay_figures import MODE_COLOURS
+from metactl_ros.evaluation.metrics import tracking_rmse
+from metactl_ros.evaluation.replay_figures import BLUE, MODE_COLOURS, ORANGE
 from metactl_ros.signals import Array
 
-matplotlib.use('Agg')
-from matplotlib import pyplot
+RUN_COLOURS = (BLUE, ORANGE)
+"""Of Okabe and Ito, which colour-blind people tell apart."""
 
 
 def _shade_of(mode: Mode) -> tuple[float, float, float]:
@@ -87,57 +88,48 @@ def mode_legend(modes: NDArray[Any], colours: Mapping[Mode, ColorType] = SHADES)
     ]
 
 
-class Track(Protocol):
-    """What one arm did: time first, joints last."""
+def draw_tracking(title: str, logs: Mapping[str, TickLog]) -> Figure:
+    """Draw how an arm tracked in several runs: a column each, rows of position, error and effort.
 
-    @property
-    def time_s(self) -> Array:
-        """Shape (T,), s."""
-
-    @property
-    def q_rad(self) -> Array:
-        """Shape (T, n)."""
-
-    @property
-    def q_desired_rad(self) -> Array:
-        """Shape (T, n)."""
-
-    @property
-    def effort_nm(self) -> Array:
-        """Shape (T, n), or one row less."""
-
-
-def plot_tracking(path: Path, title: str, logs: Mapping[str, Track]) -> None:
-    """Draw positions, tracking error and effort of one arm under several conditions.
+    Every run is drawn against its own reference, which begins where the arm was found. Rows share
+    their scale, and the modes of a run are the background of its errors and efforts.
 
     Args:
-        path: Where the PNG goes.
         title: Above the picture.
-        logs: Logs of the same episode by label; arrays of one arm, shape (T + 1, n).
+        logs: Of runs of the same arm, by what to call them.
     """
-    num_joints = next(iter(logs.values())).q_rad.shape[-1]
-    figure, axes = pyplot.subplots(3, num_joints, figsize=(11, 8), sharex=True, squeeze=False)
-    for joint in range(num_joints):
-        position, error, effort = axes[:, joint]
-        any_log = next(iter(logs.values()))
-        position.plot(any_log.time_s, any_log.q_desired_rad[:, joint], 'k--', label='reference')
-        for label, log in logs.items():
-            position.plot(log.time_s, log.q_rad[:, joint], label=label)
-            miss = log.q_desired_rad[:, joint] - log.q_rad[:, joint]
-            error.plot(log.time_s, miss, label=f'rms {np.sqrt(np.mean(miss**2)):.3f}')
-            effort.plot(log.time_s[: len(log.effort_nm)], log.effort_nm[:, joint], label=label)
-        position.set_title(f'joint {joint + 1}')
-        position.set_ylabel('position [rad]')
-        error.set_ylabel('error [rad]')
-        effort.set_ylabel('effort [N m]')
-        effort.set_xlabel('time [s]')
-        error.legend(fontsize='small', framealpha=0.5)
-        for axis in (position, error, effort):
-            axis.grid(alpha=0.3)
+    num_joints = len(next(iter(logs.values())).joint_names)
+    figure = Figure(figsize=(10.0, 1.0 + 4.2 * num_joints), layout='constrained')
+    table = figure.subplots(3 * num_joints, len(logs), sharex=True, sharey='row', squeeze=False)
+    for axes, (label, log), colour in zip(table.T, logs.items(), cycle(RUN_COLOURS), strict=False):
+        axes[0].set_title(label, color=colour, fontweight='bold')
+        for joint in range(num_joints):
+            _draw_joint(axes[3 * joint : 3 * joint + 3], log, joint, colour)
+    for axis in table.flat:
+        axis.label_outer()
+    figure.align_ylabels(table[:, 0])
     figure.suptitle(title)
-    names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*names, loc='lower center', ncols=len(logs) + 1, fontsize='small')
-    figure.tight_layout(rect=(0.0, 0.03, 1.0, 1.0))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    references, _ = table[0, 0].get_legend_handles_labels()
+    shades = mode_legend(np.concatenate([log.shield['mode'] for log in logs.values()]))
+    figure.legend(handles=[*references, *shades], loc='outside lower center', ncols=1 + len(Mode))
+    return figure
+
+
+def _draw_joint(axes: Iterable[Axes], log: TickLog, joint: int, colour: str) -> None:
+    """Draw position, error and effort of one joint of one run into three axes."""
+    position, error, effort = axes
+    wanted, found = log.q_desired_rad[:, [joint]], log.q_rad[:, [joint]]
+    position.plot(log.time_s, found, color=colour, linewidth=2.0)
+    position.plot(log.time_s, wanted, 'k--', linewidth=1.0, label='reference of the run')
+    position.set_ylabel(f'{log.joint_names[joint]}\nposition [rad]')
+    error.plot(log.time_s, wanted - found, color=colour, linewidth=1.2)
+    error.set_ylabel('error [rad]')
+    rms = f'rms {tracking_rmse(wanted, found):.3f} rad'
+    error.set_title(rms, loc='right', fontsize='medium', pad=2.0)
+    effort.plot(log.time_s, log.effort_nm[:, joint], color=colour, linewidth=0.8)
+    effort.set_ylabel('effort [N m]')
+    for axis in (position, error, effort):
+        axis.set_xlabel('time [s]')
+        axis.grid(alpha=0.3)
+        axis.margins(x=0.0)
+    shade_modes((error, effort), log.time_s, log.shield['mode'])
