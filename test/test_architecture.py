@@ -3,9 +3,11 @@
 """The architecture as a test: who may import whom, and how large a module may grow."""
 
 from pathlib import Path
+import re
 import subprocess
 import sys
 
+import module_table
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,9 +85,20 @@ def test_every_module_says_what_it_is_for():
         assert not text or '"""' in text.split('import')[0], path
 
 
-def test_every_module_is_in_the_table_of_the_readme():
-    readme = (ROOT / 'README.md').read_text()
-    table = readme[readme.index('## Where things are') :]
-    paths = [*(ROOT / 'metactl_ros').rglob('*.py'), *(ROOT / 'training').rglob('*.py')]
-    missing = [p.name for p in paths if p.name != '__init__.py' and f'{p.name}`' not in table]
-    assert not missing
+def test_the_page_of_modules_says_what_the_modules_say():
+    assert module_table.PAGE.read_text() == module_table.page(), (
+        'write docs/architecture.md again: python test/module_table.py'
+    )
+
+
+@pytest.mark.parametrize('package', module_table.PACKAGES)
+def test_the_first_line_of_a_module_is_a_sentence_that_fits_a_table(package):
+    for path in (ROOT / package).rglob('*.py'):
+        assert re.fullmatch(r'[^|]+[.?]', module_table.first_line(path)), path
+
+
+def test_a_new_module_is_missing_from_the_page_until_it_is_written_again(tmp_path):
+    (tmp_path / 'metactl_ros').mkdir()
+    (tmp_path / 'metactl_ros' / '__init__.py').write_text('"""All of it."""')
+    (tmp_path / 'metactl_ros' / 'new.py').write_text('"""Is new.\n\nAt length."""')
+    assert module_table.tables(tmp_path).splitlines()[-1] == '| `new.py` | Is new. |'
