@@ -90,7 +90,7 @@ setup(
         'robot arms whose friction has memory'
     ),
     maintainer='The metactl_ros authors',
-    maintainer_email='maintainers@metactl.invalid',
+    maintainer_email='maintainers@users.noreply.a-seed-451af049.example',
     license='Apache-2.0',
     python_requires='>=3.11',
     packages=find_packages(include=[NAME, f'{NAME}.*']),

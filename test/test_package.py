@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import zipfile
 
 import pytest
+import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -152,3 +153,22 @@ def test_setup_py_and_package_xml_agree(wheel, source, field):
         (path,) = (name for name in archive.namelist() if name.endswith('.dist-info/METADATA'))
         metadata = message_from_bytes(archive.read(path))
     assert metadata[field] == ElementTree.parse(source / 'package.xml').findtext(field)
+
+
+def test_setup_py_and_package_xml_give_one_address_of_a_form_that_exists(wheel, source):
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (name for name in archive.namelist() if name.endswith('.dist-info/METADATA'))
+        metadata = message_from_bytes(archive.read(path))
+    address = ElementTree.parse(source / 'package.xml').find('maintainer').get('email')
+    assert metadata['maintainer-email'] == address
+    assert not address.endswith('.invalid')
+
+
+def test_the_citation_is_of_this_version_and_licence(source):
+    citation = yaml.safe_load((source / 'CITATION.cff').read_text())
+    package = ElementTree.parse(source / 'package.xml')
+    assert {'cff-version', 'message', 'title', 'authors'} <= set(citation)
+    for field in ('version', 'license'):
+        assert citation[field] == package.findtext(field)
+    assert citation['title'] == package.findtext('name')
+    assert citation['authors'] == [{'name': package.findtext('maintainer')}]
