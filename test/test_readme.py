@@ -1,0 +1,203 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the README and the pages beside it say: it runs, it exists, and it is what was measured."""
+
+import csv
+import json
+from pathlib import Path
+import re
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / 'README.md').read_text()
+RESULTS = (ROOT / 'docs' / 'results.md').read_text()
+BY_HAND = [
+    ROOT / name
+    for name in (
+        *('README.md', 'CONTRIBUTING.md', 'SECURITY.md', 'docs/architecture.md'),
+        *('docs/on_a_robot.md', 'docs/results.md'),
+    )
+]
+"""Pages that no program writes."""
+NOT_YET = {'results/study/'}
+"""What a page says there will be."""
+
+
+def kept(name):
+    return json.loads((ROOT / 'results' / name).read_text())
+
+
+def of_each(name, key, form, factor=1.0):
+    """Return a figure of every record of a file, as the pages print it."""
+    return [format(factor * record[key], form) for record in kept(name)]
+
+
+def contest():
+    """Return the cells of the benchmark by controller, regime and enforcement."""
+    cells = {}
+    for cell in kept('benchmark.json')['cells']:  # the spot checks come last
+        cells.setdefault((cell['controller'], cell['regime'], cell['enforcement']), cell)
+    return cells
+
+
+def tracking():
+    """Yield (file, how a page must put it) of every figure about tracking."""
+    name = 'baseline_bullet.json'
+    yield name, f'{", ".join(of_each(name, "rmse", ".4f"))} rad'
+    shares = [
+        record['memory_share_percent']
+        for name in ('baseline_bullet.json', 'baseline_rk4.json')
+        for record in kept(name)
+    ]
+    yield 'baseline_rk4.json', f'{min(shares):.0f} to {max(shares):.0f} %'
+    name = 'train_robust_tau2.json'
+    yield name, f'{", ".join(of_each(name, "delta_percent", ".1f"))} % against the baseline'
+    yield name, f'{", ".join(of_each(name, "rmse", ".4f"))} rad'
+    yield (
+        name,
+        f'at most {max(of_each(name, "shield_activation", ".1f", 100.0))} % of the proposals',
+    )
+    name = 'train_robust_beta0_tau2.json'
+    (delta,), (moved,) = (
+        of_each(name, 'delta_percent', '.1f'),
+        of_each(name, 'shield_activation', '.1f', 100.0),
+    )
+    yield name, f'{delta} %, but the shield moved {moved} %'
+    *moved, without = of_each('train_strict_tau2.json', 'shield_activation', '.1f', 100.0)
+    yield (
+        'train_strict_tau2.json',
+        f'moved {", ".join(moved)} %; without the Lagrangian {without} %',
+    )
+    name = 'train_paper_tau2.json'
+    (delta,), (rmse,) = of_each(name, 'delta_percent', '.1f'), of_each(name, 'rmse', '.4f')
+    yield name, f'{delta} %, {rmse} rad'
+    name = 'meta_observer_tau2.json'
+    (delta, alone), (rmse, least) = (
+        of_each(name, 'delta_percent', '.1f'),
+        of_each(name, 'rmse', '.1f', 1e3),
+    )
+    yield name, f'{delta} %, {rmse} mrad; the observer itself {alone} %, {least} mrad'
+    with (ROOT / 'results' / 'nightly_models.csv').open() as file:
+        deltas = [float(row['delta_percent']) for row in csv.DictReader(file)]
+    yield 'nightly_models.csv', f'{max(deltas):.0f} to {min(deltas):.0f} %'
+
+
+def timing():
+    """Yield the same about time over ROS."""
+    found = kept('ros_timing.json')
+    quiet, blind, crashes = found['quiet'], found['blind'], found['crashes']
+    others = [f'{run["rate_hz"]:.2f}' for run in found['quiet_attempts'][1:]]
+    stalls = blind['while_the_machine_stalled_ms']
+    restarts = [crashes[name]['start_to_nominal_s']['max'] for name in ('controller', 'plant')]
+    for text in (
+        f'{quiet["rate_hz"]:.2f} Hz quiet',
+        f'the others {" and ".join(others)}',
+        f'{found["loaded"]["rate_hz"]:.2f} Hz with both cores busy',
+        f'{quiet["tick_ms"]["p50"]:.1f} ms (p99 {quiet["tick_ms"]["p99"]:.1f})',
+        f'{quiet["inference_ms"]["p50"]:.2f} ms of it (p99 {quiet["inference_ms"]["p99"]:.2f})',
+        f'RMSE {1e3 * found["tracking"]["rmse_over_ros"]:.1f} mrad, in process '
+        f'{1e3 * found["tracking"]["rmse_in_process"]:.1f}',
+        f'at most {blind["last_state_to_blind_ms"]["max"]:.0f} ms after its last state, '
+        f'{blind["number"]} times; {len(stalls)} times the machine itself stalled meanwhile, at '
+        f'most {max(stalls):.0f} ms; none of {blind["injected"]} missed, '
+        f'{blind["while_not_driving"]} fell on',
+        f'brakes {crashes["controller"]["last_command_to_brake_ms"]["max"]:.0f} ms after the last',
+        f'BLIND {crashes["plant"]["kill_to_blind_ms"]["max"]:.0f} ms after the kill',
+        f'NOMINAL again within {max(restarts):.1f} s',
+        f'exit within {crashes["sigterm"]["exit_s"]["max"]:.2f} s',
+    ):
+        yield 'ros_timing.json', text
+
+
+def comparison():
+    """Yield the same about learned and classical controllers."""
+    cells, name = contest(), 'benchmark.json'
+    regimes = [regime['name'] for regime in kept(name)['regimes']]
+    changes = [
+        100.0 * (1.0 - cells['robust_tau2', regime, 'enforce']['rmse'] / ct['rmse'])
+        for regime in regimes
+        if not cells['robust_tau2', regime, 'enforce']['num_failures']
+        for ct in [cells['ct', regime, 'enforce']]
+    ]
+    yield name, f'{min(changes):.0f} to {max(changes):.0f} %'
+    yield name, f'in {len(changes)} regimes'
+    learned = [cells['robust_tau2', regime, 'enforce']['shield_activation'] for regime in regimes]
+    yield name, f'at most {100.0 * max(learned):.1f} % of their proposals'
+    estimating = ('ct_integral', 'momentum_observer', 'slotine_li', 'slotine_li_memory')
+    pairs = [
+        [cells[rival, regime, how] for how in ('enforce', 'count')]
+        for rival in (*estimating, 'lugre_observer')
+        for regime in regimes
+    ]
+    moved = [100.0 * shielded['shield_activation'] for shielded, _ in pairs]
+    yield name, f'{min(moved):.0f} to {max(moved):.0f} % of those of'
+    raised = sum(shielded['rmse'] > free['rmse'] for shielded, free in pairs)
+    yield name, f'{raised} of {len(pairs)} cells'
+
+
+def plain(text):
+    """Return a text without its line breaks."""
+    return ' '.join(text.split())
+
+
+@pytest.mark.parametrize(('name', 'text'), [*tracking(), *timing(), *comparison()])
+def test_a_figure_of_the_results_is_that_of_its_file(name, text):
+    assert f'results/{name}' in RESULTS
+    assert plain(text) in plain(RESULTS)
+
+
+@pytest.mark.parametrize(('name', 'text'), list(comparison())[:-1])
+def test_a_figure_of_the_readme_is_that_of_its_file(name, text):
+    assert f'results/{name}' in README
+    assert plain(text) in plain(README)
+
+
+def test_the_readme_says_who_is_best_as_the_benchmark_does():
+    (best,) = re.findall(r'best in (\d+ of \d+) regimes, the learned gains in none', plain(README))
+    verdict = (ROOT / 'docs' / 'benchmark.md').read_text().splitlines()[4]
+    assert f'`ct_integral` is best in {best} regimes' in verdict
+    assert '`robust_tau2` is best' not in verdict
+
+
+@pytest.mark.parametrize('page', ['README.md', 'docs/architecture.md'])
+def test_a_page_says_how_often_the_condition_fails_on_the_true_arm(page):
+    share = kept('lyapunov.json')['violation_rate']['nominal']['fitted']
+    text = plain((ROOT / page).read_text())
+    assert f'{100.0 * share:.0f} % of the' in text
+    assert '`results/lyapunov.json`' in text
+
+
+def test_the_twelve_lines_of_the_readme_run(capsys):
+    (block,) = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
+    assert len([line for line in block.splitlines() if line]) == 12
+    exec(compile(block, 'README.md', 'exec'), {})
+    assert re.fullmatch(r'mean error 0\.010\d rad\n', capsys.readouterr().out)
+
+
+def test_the_readme_opens_with_a_picture_and_two_commands_and_is_short():
+    opening = README.partition('\n## ')[0]
+    assert [line.split()[:2] for line in opening.splitlines() if line.startswith('    ')] == [
+        ['make', 'demo'],
+        ['make', 'test'],
+    ]
+    assert '](docs/demo.png)' in opening
+    assert len(README.split()) <= 800
+
+
+@pytest.mark.parametrize('page', BY_HAND, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_is_there(page):
+    text = page.read_text()
+    linked = {page.parent / name for name in re.findall(r'\]\(([^):]+)\)', text)}
+    folders = 'docs|results|config|examples|metactl_ros|training|test|launch'
+    named = set(re.findall(rf'`((?:{folders})/[a-z\d_./]*)`', text)) - NOT_YET
+    tests = {f'test/{name}' for name in re.findall(r'`(test_\w+\.py)`', text)}
+    found = linked | {ROOT / name for name in named | tests}
+    assert not [str(path) for path in found if not path.exists()]
+
+
+@pytest.mark.parametrize('page', BY_HAND, ids=lambda page: page.name)
+def test_every_verb_that_a_page_names_is_in_the_makefile(page):
+    verbs = set(re.findall(r'^([a-z]+):.*##', (ROOT / 'Makefile').read_text(), re.MULTILINE))
+    named = re.findall(r'(?:`|^ {4}|^)make (\w+)', page.read_text(), re.MULTILINE)
+    assert set(named) <= verbs
