@@ -13,7 +13,7 @@ from pathlib import Path
 import sys
 
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.plots import plot_tracking
+from metactl_ros.evaluation.plots import draw_tracking, Track
 from metactl_ros.evaluation.rollout import run_episode
 from metactl_ros.plant.factory import make_plant
 from metactl_ros.policy.bundle import load_bundle
@@ -35,5 +35,17 @@ logs = {
     'learned gains': run_episode(plant, episode, bundle.policy, learned, 1000),
 }
 path = Path(sys.argv[1] if len(sys.argv) > 1 else 'tracking.png')
-plot_tracking(path, 'payload 0.75 kg, tau_z 2 s', logs)
+path.parent.mkdir(parents=True, exist_ok=True)
+tracks = {
+    label: Track(
+        settings.arm.joint_names,
+        log.time_s[:-1],  # the last instant has no effort
+        log.q_rad[:-1],
+        log.q_desired_rad[:-1],
+        log.effort_nm,
+        log.modes,
+    )
+    for label, log in logs.items()
+}
+draw_tracking('payload 0.75 kg, tau_z 2 s', tracks).savefig(path)
 print(f'wrote {path}')

@@ -177,10 +177,6 @@ FORGIVES_LEAPS = """
 from metactl_ros.nodes import state_intake
 state_intake.REPORTED = {}
 """
-PASSES_ALL_ON = """
-from metactl_ros.nodes.allowance import Allowance
-Allowance.take = lambda *_: True
-"""
 CLEARS_ALWAYS = """
 from metactl_ros.nodes import context_clearing
 context_clearing.EVERY_NS = 0
@@ -250,7 +246,6 @@ MUTANTS = {
     'echoed_states': Mutant('nobody counts who publishes', HEARS_EVERYBODY),
     'effort_milliamperes': Mutant('every measured effort is believed', BELIEVES_EFFORTS),
     'flood_clear_context': Mutant('the context is cleared whenever asked', CLEARS_ALWAYS),
-    'flood_long_trajectories': Mutant('every trajectory is passed on', PASSES_ALL_ON),
     'flood_parameters': Mutant('the process that controls is asked', ANSWERS_BESIDE_CONTROL),
     'flood_trajectories': Mutant('the process that controls listens', LISTENS_BESIDE_CONTROL),
     'freeze': Mutant('signals are not compared', UNGUARDED),
@@ -263,7 +258,7 @@ MUTANTS = {
     'jitter': Mutant('a tick without a new state is blind', IMPATIENT),
     'kill_controller': Mutant('the robot has no watchdog', NO_WATCHDOG, PLANT),
     'kill_plant': Mutant('the reference does not wait for the arm', NO_REJOINING),
-    'latency': Mutant('signals are not compared', UNGUARDED),
+    'latency': Mutant('signals are not compared, STOP lasts for ever', STOPS_FOR_EVER),
     'nan': Mutant('numbers are not checked', NUMBERS_UNCHECKED),
     'payload_drop': Mutant('fixed gains instead of learned ones', FIXED_GAINS),
     'position_leap': Mutant('leaps are forgiven', FORGIVES_LEAPS),
@@ -275,7 +270,10 @@ MUTANTS = {
     'second_states': Mutant('nobody counts who publishes', HEARS_EVERYBODY),
     'sigstop_controller': Mutant('the robot has no watchdog', NO_WATCHDOG, PLANT),
     'sigstop_controller_1s': Mutant('who was away goes on as if not', NEVER_AWAY),
-    'sigstop_controller_3s': Mutant('who was away goes on as if not', NEVER_AWAY),
+    'sigstop_controller_3s': Mutant(
+        'who was away goes on as if not, and old states are believed',
+        NEVER_AWAY + BELIEVES_OLD_STATES.replace('honest', 'fresh'),
+    ),
     'sigstop_plant': Mutant('no warm-up', NO_WARM_UP),
     'sign_flip': Mutant('signals are not compared', UNGUARDED),
     'silence': Mutant('old states are believed', BELIEVES_OLD_STATES),

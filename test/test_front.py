@@ -11,11 +11,15 @@ import psutil
 import pytest
 
 from metactl_ros.control.modes import Mode
+from metactl_ros.nodes.trajectory_message import MAX_POINTS
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+from builtin_interfaces.msg import Duration
+from rcl_interfaces.msg import Log
 from rcl_interfaces.srv import GetParameters
 from resting_robot import PATIENT, Robot, STILL
 from ros_peer import running, wait_until
+from std_msgs.msg import Float64
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
@@ -104,6 +108,40 @@ def flood_of_requests(robot):
     ]
     wait_until(lambda: all(client.service_is_ready() for client, _ in clients))
     return lambda: [client.call_async(request) for client, request in clients]
+
+
+def flood_of_long_trajectories(robot):
+    publisher = robot.node.create_publisher(JointTrajectory, 'controller/joint_trajectory', 1)
+    wait_until(publisher.get_subscription_count)
+    message = JointTrajectory(joint_names=['joint1', 'joint2'])
+    message.points = [
+        JointTrajectoryPoint(positions=[0.0, 0.0], time_from_start=Duration(sec=1 + k))
+        for k in range(MAX_POINTS)
+    ]
+    return lambda: publisher.publish(message)
+
+
+def flood_of_payloads(robot):
+    publisher = robot.node.create_publisher(Float64, 'controller/payload', 1)
+    wait_until(publisher.get_subscription_count)
+    return lambda: [publisher.publish(Float64(data=0.5)) for _ in range(5)]
+
+
+@pytest.mark.parametrize(
+    ('flood', 'says'),
+    [
+        (flood_of_long_trajectories, 'trajectory: at most 10000 points a second are taken'),
+        (flood_of_payloads, 'payload: at most 100 a second are taken'),
+    ],
+)
+def test_no_more_of_a_flood_is_passed_on_than_is_said(robot, flood, says):
+    said = []
+    robot.node.create_subscription(Log, '/rosout', lambda log: said.append(log.msg), 100)
+    with running('controller_node', DOMAIN, PATIENT, STILL, 'reference:=trajectory'):
+        robot.speaks = True
+        robot.until(Mode.NOMINAL)
+        ask = flood(robot)
+        wait_until(lambda: (ask() and False) or any(text.startswith(says) for text in said))
 
 
 @pytest.mark.parametrize(

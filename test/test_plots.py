@@ -12,7 +12,7 @@ import pytest
 from tick_logs import Day, log_of, SETTINGS
 
 from metactl_ros.control.modes import Mode
-from metactl_ros.evaluation.plots import draw_tracking, mode_spans, SHADES
+from metactl_ros.evaluation.plots import draw_tracking, mode_spans, SHADES, track_of
 
 TICK_S = 0.01
 QUIET_TICKS, MUTE_TICKS, SOUND_TICKS = 70, 5, 75
@@ -31,9 +31,13 @@ def logs():
     return {'first run': log_of(a_day(num_ticks)), 'second run': log_of(second.ticks)}
 
 
+def drawn(title, logs):
+    return draw_tracking(title, {label: track_of(log) for label, log in logs.items()})
+
+
 @pytest.fixture(scope='module')
 def figure(logs):
-    return draw_tracking('two runs', logs)
+    return drawn('two runs', logs)
 
 
 def table_of(figure, num_runs=2):
@@ -125,7 +129,7 @@ def test_the_background_of_errors_and_efforts_is_the_mode_at_all_times(figure, l
 def test_the_legend_names_the_modes_that_occur_in_any_run_and_no_others(figure, logs):
     reference = 'reference of the run'
     assert legend_of(figure) == [reference, 'NOMINAL', 'WARMUP', 'FALLBACK']
-    alone = draw_tracking('one run', {'first run': logs['first run']})
+    alone = drawn('one run', {'first run': logs['first run']})
     assert legend_of(alone) == [reference, 'NOMINAL', 'WARMUP']
     for artist, mode in zip(figure.legends[0].get_patches(), Mode, strict=False):
         assert artist.get_facecolor()[:3] == to_rgb(SHADES[mode])
@@ -152,7 +156,7 @@ def test_any_number_of_joints_and_runs_is_drawn(logs):
         for name in ('q_rad', 'q_desired_rad', 'effort_nm')
     }
     three = replace(log, joint_names=('a', 'b', 'c'), **wide)
-    figure = draw_tracking('many', dict.fromkeys('xyz', three))
+    figure = drawn('many', dict.fromkeys('xyz', three))
     table = table_of(figure, num_runs=3)
     assert table.shape == (3, 3, 3)
     assert all(axis.lines for axis in table.flat)
@@ -181,7 +185,7 @@ def test_a_single_grave_tick_is_not_covered_by_its_neighbours(logs):
     log = logs['first run']
     modes = log.shield['mode'].copy()
     modes[30] = Mode.FAULT  # amid WARMUP
-    figure = draw_tracking('one', {'run': replace(log, shield=log.shield | {'mode': modes})})
+    figure = drawn('one', {'run': replace(log, shield=log.shield | {'mode': modes})})
     before, fault, after, _ = figure.axes[1].patches
     assert fault.get_facecolor()[:3] == to_rgb(SHADES[Mode.FAULT])
     assert fault.get_linewidth() > 0.5

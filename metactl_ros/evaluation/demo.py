@@ -21,7 +21,7 @@ from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
 from metactl_ros.evaluation.metrics import delta_percent, tracking_rmse
-from metactl_ros.evaluation.plots import draw_tracking
+from metactl_ros.evaluation.plots import draw_tracking, track_of
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.nodes.fleet import running, Setup
 from metactl_ros.nodes.middleware import loopback_environment
@@ -56,7 +56,8 @@ def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float) -> N
     write_json(folder / 'summary.json', summary | provenance(settings))
     tau_z = settings.plant.task.tau_z_s
     title = f'over ROS in real time, payload {payload_kg:g} kg, tau_z {tau_z:g} s'
-    draw_tracking(title, logs).savefig(folder / 'demo.png', dpi=110)
+    tracks = {label: track_of(log) for label, log in logs.items()}
+    draw_tracking(title, tracks).savefig(folder / 'demo.png', dpi=110)
     console.print(table_of(summary, duration_s))
     for caveat in summary['caveats']:
         console.print(caveat, style='yellow', highlight=False)

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of what an arm did; matplotlib draws to files, no screen needed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -88,7 +88,29 @@ def mode_legend(modes: NDArray[Any], colours: Mapping[Mode, ColorType] = SHADES)
     ]
 
 
-def draw_tracking(title: str, logs: Mapping[str, TickLog]) -> Figure:
+class Track(NamedTuple):
+    """What a picture shows of a run of T ticks and n joints."""
+
+    joint_names: Sequence[str]
+    time_s: Array
+    """Shape (T,)."""
+    q_rad: Array
+    """Measured, shape (T, n)."""
+    q_desired_rad: Array
+    """The reference of this run, shape (T, n)."""
+    effort_nm: Array
+    """Shape (T, n)."""
+    modes: NDArray[Any]
+    """Numbers, shape (T,)."""
+
+
+def track_of(log: TickLog) -> Track:
+    """Return what a picture shows of a recorded run."""
+    arrays = (log.time_s, log.q_rad, log.q_desired_rad, log.effort_nm, log.shield['mode'])
+    return Track(log.joint_names, *arrays)
+
+
+def draw_tracking(title: str, tracks: Mapping[str, Track]) -> Figure:
     """Draw how an arm tracked in several runs: a column each, rows of position, error and effort.
 
     Every run is drawn against its own reference, which begins where the arm was found. Rows share
@@ -96,26 +118,27 @@ def draw_tracking(title: str, logs: Mapping[str, TickLog]) -> Figure:
 
     Args:
         title: Above the picture.
-        logs: Of runs of the same arm, by what to call them.
+        tracks: Of runs of the same arm, by what to call them.
     """
-    num_joints = len(next(iter(logs.values())).joint_names)
+    num_joints = len(next(iter(tracks.values())).joint_names)
     figure = Figure(figsize=(10.0, 1.0 + 4.2 * num_joints), layout='constrained')
-    table = figure.subplots(3 * num_joints, len(logs), sharex=True, sharey='row', squeeze=False)
-    for axes, (label, log), colour in zip(table.T, logs.items(), cycle(RUN_COLOURS), strict=False):
+    table = figure.subplots(3 * num_joints, len(tracks), sharex=True, sharey='row', squeeze=False)
+    columns = zip(table.T, tracks.items(), cycle(RUN_COLOURS), strict=False)
+    for axes, (label, track), colour in columns:
         axes[0].set_title(label, color=colour, fontweight='bold')
         for joint in range(num_joints):
-            _draw_joint(axes[3 * joint : 3 * joint + 3], log, joint, colour)
+            _draw_joint(axes[3 * joint : 3 * joint + 3], track, joint, colour)
     for axis in table.flat:
         axis.label_outer()
     figure.align_ylabels(table[:, 0])
     figure.suptitle(title)
     references, _ = table[0, 0].get_legend_handles_labels()
-    shades = mode_legend(np.concatenate([log.shield['mode'] for log in logs.values()]))
+    shades = mode_legend(np.concatenate([track.modes for track in tracks.values()]))
     figure.legend(handles=[*references, *shades], loc='outside lower center', ncols=1 + len(Mode))
     return figure
 
 
-def _draw_joint(axes: Iterable[Axes], log: TickLog, joint: int, colour: str) -> None:
+def _draw_joint(axes: Iterable[Axes], log: Track, joint: int, colour: str) -> None:
     """Draw position, error and effort of one joint of one run into three axes."""
     position, error, effort = axes
     wanted, found = log.q_desired_rad[:, [joint]], log.q_rad[:, [joint]]
@@ -132,4 +155,4 @@ def _draw_joint(axes: Iterable[Axes], log: TickLog, joint: int, colour: str) -> 
         axis.set_xlabel('time [s]')
         axis.grid(alpha=0.3)
         axis.margins(x=0.0)
-    shade_modes((error, effort), log.time_s, log.shield['mode'])
+    shade_modes((error, effort), log.time_s, log.modes)

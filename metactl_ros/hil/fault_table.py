@@ -59,7 +59,6 @@ GUARDED = (
     'second_controller',
     'flood_parameters',
     'flood_trajectories',
-    'flood_long_trajectories',
     'flood_clear_context',
     'latency',
 )
