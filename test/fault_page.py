@@ -99,8 +99,8 @@ def false_alarms(folder):
         '## False alarms',
         '',
         'Sixty arms for a minute each, with sound sensors (`python -m training.false_alarms`):',
-        'how many left NOMINAL. Of those that a controller loses there without any guard, in',
-        'brackets, nothing can be said.',
+        'how many left NOMINAL. Arms that go more than 0.5 rad astray without any guard, whose',
+        'controller does not control them there, are in brackets: their alarms are right.',
         '',
         '| controller | ' + ' | '.join(f'`{regime}`' for regime in regimes) + ' |',
         '|---|' + len(regimes) * '---|',
@@ -109,9 +109,9 @@ def false_alarms(folder):
         row = []
         for regime in regimes:
             cell = table.get((name, regime))
-            lost = cell and cell['num_lost_without_guard']
+            astray = cell and cell['num_astray_without_guard']
             text = '-' if cell is None else str(cell['num_false_alarms'])
-            row.append(f'{text} ({lost} lost)' if lost else text)
+            row.append(f'{text} ({astray} astray)' if astray else text)
         lines.append(f'| `{name}` | ' + ' | '.join(row) + ' |')
     return [*lines, '']
 

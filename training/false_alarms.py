@@ -6,8 +6,9 @@
     python -m training.false_alarms --seconds 5 --regime tau_2
 
 Sixty arms run for a minute each, with the payloads and phases of the benchmark. Every tick that is
-not NOMINAL is an alarm: nothing is broken. A controller that loses an arm in a regime by itself,
-without any guard, cannot be judged there; that is found out by running it again unguarded.
+not NOMINAL is an alarm: nothing is broken. An arm that goes astray by itself, without any guard,
+has a controller that does not control it, as ct_best does not with late states and no payload;
+there an alarm is right. That is found out by running it again unguarded.
 """
 
 import argparse
@@ -25,7 +26,6 @@ import numpy as np
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.evaluation.metrics import is_lost
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.evaluation.rollout import for_learning, run_episode, without_warmup
 from metactl_ros.plant.factory import make_plant
@@ -37,6 +37,8 @@ from training.contest import Player, prepare
 from training.regimes import draw_cases, load_benchmark, Regime, settings_in
 
 REGIMES = ('tau_2', 'velocity_noise', 'encoder_12bit', 'delay_20ms')
+ASTRAY_RAD = 0.5
+"""As in `hil/always.py`: even fixed gains keep within 0.36 rad."""
 IDEAL_MOTORS_NM = (1e300, 1e300)
 """No regime here has weak motors."""
 
@@ -47,7 +49,7 @@ def run_cell(player: Player, regime: Regime, duration_s: float) -> dict[str, Any
     cases = load_benchmark().judging
     num_steps = round(duration_s * settings.controller.law.rate_hz)
     causes: Counter[str] = Counter()
-    num_alarmed = num_lost = num_excused = 0
+    num_alarmed = num_astray = num_excused = 0
     batches: Sequence[tuple[float, ...]] = [cases.payloads_kg]
     if player.name == 'oracle':  # it is told the payload
         batches = [(payload_kg,) for payload_kg in cases.payloads_kg]
@@ -63,11 +65,12 @@ def run_cell(player: Player, regime: Regime, duration_s: float) -> dict[str, Any
             if not logs[0].modes.any():
                 break
         is_alarmed = (logs[0].modes != Mode.NOMINAL).any(axis=0)
-        lost = is_lost(logs[-1].q_desired_rad, logs[-1].true_q_rad)
-        num_lost += int(lost.sum())
-        num_excused += int((is_alarmed & lost).sum())
+        errors = np.abs(logs[-1].q_desired_rad - logs[-1].true_q_rad).max(axis=(0, -1))
+        astray = ~(errors < ASTRAY_RAD)
+        num_astray += int(astray.sum())
+        num_excused += int((is_alarmed & astray).sum())
         num_alarmed += int(is_alarmed.sum())
-        for arm in np.flatnonzero(is_alarmed & ~lost):
+        for arm in np.flatnonzero(is_alarmed & ~astray):
             first = np.flatnonzero(logs[0].modes[:, arm])[0]
             causes[Cause(int(logs[0].causes[first, arm])).name] += 1
     num_arms = len(cases.payloads_kg) * cases.rollouts
@@ -76,15 +79,15 @@ def run_cell(player: Player, regime: Regime, duration_s: float) -> dict[str, Any
         'regime': regime.name,
         'hours': num_arms * duration_s / 3600.0,
         'num_arms': num_arms,
-        'num_lost_without_guard': num_lost,
-        'num_alarms_in_lost_arms': num_excused,
+        'num_astray_without_guard': num_astray,
+        'num_alarms_of_arms_astray': num_excused,
         'num_false_alarms': num_alarmed - num_excused,
         'first_causes': dict(causes),
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if no arm that was not lost gave an alarm."""
+    """Run the command; return 0 if no arm that was under control gave an alarm."""
     parser = argparse.ArgumentParser(
         prog='python -m training.false_alarms',
         description=__doc__,
@@ -105,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(
                 f'{record["regime"]:16} {record["controller"]:20} {record["hours"]:.2f} h  '
                 f'{record["num_false_alarms"]} false alarms {record["first_causes"] or ""}  '
-                f'{record["num_lost_without_guard"]} of {record["num_arms"]} lost by itself\n'
+                f'{record["num_astray_without_guard"]} of {record["num_arms"]} astray by itself\n'
             )
             sys.stdout.flush()
     write_json(args.out, {'cells': records, **provenance(load_settings())})
