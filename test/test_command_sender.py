@@ -4,7 +4,7 @@
 
 import numpy as np
 import pytest
-from test_control_thread import breaks, MS, on_time, SECOND_NS
+from test_control_thread import breaks, each, MS, on_time, SECOND_NS, World
 from test_driver import BLIND, FAULT, NOMINAL, PERIOD_NS
 
 from metactl_ros.control.modes import Cause
@@ -122,6 +122,20 @@ def test_from_the_first_tick_in_fault_to_the_last_the_robot_should_brake():
     world.run(SECOND_NS)
     for ns, mode, must_brake in asked(world):
         assert must_brake == (mode == FAULT) == (310 * MS < ns < 510 * MS)
+
+
+def test_a_blind_arm_is_braked_once_its_torque_has_faded_until_states_come_again():
+    world = World()
+    world.arrives(*each(PERIOD_NS, 300 * MS), *each(PERIOD_NS, 2 * SECOND_NS, 900 * MS))
+    world.run(2 * SECOND_NS)
+    by_mode = {}
+    for ns, command in world.sent:
+        if command.tick and ns < 1900 * MS:
+            by_mode.setdefault(command.tick.mode, []).append(command)
+    blind = by_mode.pop(BLIND)
+    assert [one.must_brake for one in blind] == [not one.effort_nm.any() for one in blind]
+    assert {one.must_brake for one in blind} == {False, True}
+    assert not any(one.must_brake for commands in by_mode.values() for one in commands)
 
 
 def test_a_report_is_an_error_of_one_tick_with_its_cause():

@@ -14,7 +14,13 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.hil import fault_table
 from metactl_ros.hil.always import Verdict
 from metactl_ros.hil.fault_table import comparison, main, measure
-from metactl_ros.hil.nemesis import following_error, FOLLOWING_ERROR_RAD, left_too_early
+from metactl_ros.hil.nemesis import (
+    APART_S,
+    following_error,
+    FOLLOWING_ERROR_RAD,
+    left_too_early,
+    random_faults,
+)
 from metactl_ros.hil.run_log import Span
 from metactl_ros.hil.scripted_fault import ScriptedFault
 
@@ -178,3 +184,16 @@ def test_an_unknown_scenario_is_refused(tmp_path, capsys):
     assert "found 'no_such'" in capsys.readouterr().err
     with pytest.raises(ConfigError, match='no_such'):
         fault_table.run('no_such', tmp_path)
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_no_controller_is_killed_while_somebody_else_commands_or_is_about_to(seed):
+    faults = list(random_faults(600.0, seed))
+    spans = {
+        kind: [(f['at_s'], f['at_s'] + f['for_s']) for f in faults if f['kind'] == kind]
+        for kind in ('kill_controller', 'second_commands', 'second_controller')
+    }
+    assert all(spans.values())
+    for kill in spans.pop('kill_controller'):
+        for begin_s, end_s in (span for other in spans.values() for span in other):
+            assert end_s + APART_S < kill[0] or kill[1] + APART_S < begin_s

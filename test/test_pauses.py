@@ -236,7 +236,7 @@ def test_after_a_pause_an_estimator_begins_anew():
 @pytest.mark.parametrize(('is_paused', 'mode'), [(False, Mode.FAULT), (True, Mode.STOP)])
 def test_after_a_pause_the_evidence_of_before_does_not_count(is_paused, mode):
     ride, speed = Ride().warm(), 1.2 * ARM.limits.velocity_radps[0]
-    often = QUICK.guard.persistence_ticks - 1
+    often = round(QUICK.guard.persistence_s * SECOND_NS / PERIOD_NS) - 1
     for number in range(2 * often):
         if is_paused and number == often:
             ride.driver.resume(ride.driver.last.step.effort_nm)

@@ -279,6 +279,23 @@ def test_findings_name_the_topic_and_all_who_publish():
     assert watch.states == [ROBOT, OTHER]
 
 
+def test_of_two_the_one_that_is_left_is_not_believed_before_it_is_alone():
+    """The other may have been the robot, which starts again."""
+    watch = SourceWatch('/joint_states')
+    for number in (5, 1, 6):
+        watch.lines.hear(number, 0)
+    watch.look([ROBOT, OTHER], {}, 0)
+    late_ns = 10_000_000_000
+    watch.lines.hear(100, late_ns)
+    assert not watch.are_states_in_doubt(late_ns)
+    watch.look([ROBOT, OTHER], {}, late_ns)
+    assert 'found /other, /robot alive' in watch.findings[0]
+    watch.look([OTHER], {}, late_ns + 1)
+    assert watch.findings == ()
+    watch.look([OTHER], {}, late_ns + 2)
+    assert watch.findings == ()
+
+
 def test_messages_are_findings_as_well_and_can_be_forgotten():
     watch = SourceWatch('/joint_states')
     for contradicts in [False, True] * 5:

@@ -52,7 +52,9 @@ def believable(said: Mapping[str, Sequence[Said]], restarts_ns: Sequence[int]) -
     """
     settings = load_settings()
     entries = sorted(said['joint_states'], key=lambda entry: entry.published_ns)
-    rows = [*_heard(entries, restarts_ns, settings), *_reported(said, gaps_ns(entries))]
+    period_ns = period_ns_of(settings.controller.law.rate_hz)
+    missed = _reported(said, gaps_ns(entries), period_ns)
+    rows = [*_heard(entries, restarts_ns, settings), *missed]
     rows.sort(key=lambda row: row.published_ns)
     shape = (-1, len(settings.arm.joint_names))
     return States(
@@ -119,14 +121,17 @@ def _heard(entries: Sequence[Said], restarts_ns: Sequence[int], settings: Settin
     return rows
 
 
-def _reported(said: Mapping[str, Sequence[Said]], gaps: Sequence[tuple[int, int]]) -> list[_Row]:
+def _reported(
+    said: Mapping[str, Sequence[Said]], gaps: Sequence[tuple[int, int]], period_ns: int
+) -> list[_Row]:
     told = said['controller/feedback']
     feedback = {nanoseconds(entry.message.header.stamp): entry.message for entry in told}
     rows = []
     for entry in said['controller/shield']:
-        stamp_ns = nanoseconds(entry.message.header.stamp)  # just before the command went out
-        seen = feedback.get(stamp_ns)
-        is_missed = any(begin <= stamp_ns <= end for begin, end in gaps)
+        seen = feedback.get(nanoseconds(entry.message.header.stamp))
+        # A tick is told after its command. Its state came before, its stamp may be any.
+        came_ns = entry.published_ns - period_ns
+        is_missed = any(begin <= came_ns <= end for begin, end in gaps)
         if is_missed and seen is not None and entry.message.position[NUM_STATES]:
-            rows.append(_Row(stamp_ns, np.asarray(seen.position), np.asarray(seen.effort)))
+            rows.append(_Row(came_ns, np.asarray(seen.position), np.asarray(seen.effort)))
     return rows

@@ -94,6 +94,11 @@ NOTICED_S, UNTIL_THE_END_S = 1.0, 0.2
 """From when after its begin on such a fault must be known, and until when before its end."""
 NEEDS_TRAJECTORIES = frozenset(kind for kind in PROCESS_KINDS if 'trajector' in kind)
 """What a controller does not hear that follows its built-in motion."""
+APART = (('kill_controller', 'second_commands'), ('kill_controller', 'second_controller'))
+"""What never comes together: a robot whose controller is dead obeys whoever commands it, and a
+controller that finds somebody else in command does not begin."""
+APART_S = 1.0
+"""So long before and after."""
 EVERY_S = 2.0
 """Mean time from one fault to the next."""
 FIRST_S = 1.0
@@ -122,16 +127,30 @@ def _drawn(random: np.random.Generator, ends: tuple[float, float], *, is_log: bo
     return float(random.uniform(*ends))
 
 
+def may_join(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two faults may come together, or do not."""
+    if not any({one['kind'], other['kind']} == set(pair) for pair in APART):
+        return True
+    first, last = sorted((one, other), key=lambda fault: float(fault['at_s']))
+    return bool(last['at_s'] > first['at_s'] + first['for_s'] + APART_S)
+
+
 def random_faults(duration_s: float, seed: int) -> Iterator[dict[str, Any]]:
     """Yield faults as a scenario file has them; all kinds come before any comes again."""
     random = np.random.default_rng(seed)
     deck: list[str] = []
+    drawn: list[dict[str, Any]] = []
     now_s = FIRST_S
     while now_s < duration_s - LONG_S[1]:
         deck = deck or random.permutation(random_kinds()).tolist()
         kind = deck.pop()
         fault: dict[str, Any] = {'kind': kind, 'at_s': round(now_s, 2)}
         fault['for_s'] = round(_drawn(random, length_of(kind), is_log=True), 2)
+        if not all(may_join(fault, other) for other in drawn):
+            deck.insert(0, kind)  # later
+            now_s += random.exponential(EVERY_S)
+            continue
+        drawn.append(fault)
         if kind in AMOUNTS:
             is_log = kind in OF_ALL_SIZES
             fault['amount'] = round(_drawn(random, AMOUNTS[kind], is_log=is_log), 3)

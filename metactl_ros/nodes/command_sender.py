@@ -6,9 +6,9 @@ A command bears the time of its state in simulated time, else that of the wall c
 cannot hold, as after January 2038, becomes the last that it can; a clock that fails gives none.
 Neither keeps a command from going out, least of all the last zero.
 
-`stop_request` is true in FAULT, and after an error or a hang. Zero torque lets an arm fall, and
-the watchdog that every robot needs sees none of these: commands go on. A robot that can brake
-should.
+`stop_request` is true in FAULT, in BLIND once the torque has faded, and after an error or a hang.
+Zero torque lets an arm fall, and the watchdog that every robot needs sees none of these: commands
+go on. A robot that can brake should.
 """
 
 from collections.abc import Callable, Sequence

@@ -354,7 +354,10 @@ class ControlThread(threading.Thread):
             self._error = Cause.INTERNAL_ERROR
             effort_nm = self._towards_zero()
         if tick is not None:
-            self._must_brake = tick.mode == Mode.FAULT
+            # A blind arm whose torque has faded would fall. Who ends control has seen to that.
+            is_let_go = tick.mode == Mode.BLIND and not effort_nm.any()
+            is_let_go = is_let_go and not self._must_stop.is_set()
+            self._must_brake = is_let_go or tick.mode == Mode.FAULT
         must_brake = self._must_brake or self.error is not None
         stamp_ns = self._newest.stamp_ns
         return Command(effort_nm, tick, stamp_ns, late_ns, must_brake, is_withheld)

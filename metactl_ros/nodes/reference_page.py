@@ -59,8 +59,8 @@ TOPICS = {
             'out',
             'stop_request',
             'std_msgs/Bool',
-            'true: the robot should brake; in FAULT, and after an error or a hang; on change, '
-            'latched; not if shadow',
+            'true: the robot should brake; in FAULT, in BLIND once the torque has faded, and '
+            'after an error or a hang; on change, latched; not if shadow',
         ),
         (
             'out',

@@ -180,6 +180,7 @@ class SourceWatch:
     def __init__(self, states_topic: str) -> None:
         self._topic = states_topic
         self._listing = Listing()
+        self._were_several = False
         self.lines, self.contradictions = Lines(), Contradictions()
         self.states: Sequence[Publisher] = ()
         """Who is listed for joint states."""
@@ -189,6 +190,7 @@ class SourceWatch:
     def forget_messages(self) -> None:
         """Begin anew with what is heard; who is listed stays known."""
         self.lines, self.contradictions = Lines(), Contradictions()
+        self._were_several = False
 
     def are_states_in_doubt(self, now_ns: int) -> bool:
         """Return whether messages say that more than one robot speaks."""
@@ -205,9 +207,11 @@ class SourceWatch:
             now_ns: Before the lists were asked for.
         """
         self.states = states
-        several = self._listing.look(states, now_ns, self.lines)
+        several = self._listing.look(states, now_ns, self.lines) or self.lines.are_several(now_ns)
+        # Of two, the one that falls silent may have been the robot: who is left must be alone.
+        self._were_several = several or (self._were_several and len(states) > 1)
         findings = []
-        if several or self.lines.are_several(now_ns):
+        if self._were_several:
             findings.append(
                 f'{self._topic}: expected one publisher, found {names_of(states)} alive; end all '
                 'but one, or give each arm a topic of its own.'
