@@ -1,0 +1,248 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""All that the golden tests ask of the package: when modules move, this file changes alone.
+
+Everything is asked for by name (of a controller, a regime, a command) and answered in arrays and
+JSON, so that what is kept does not know in which module it was computed.
+"""
+
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from typing import NamedTuple
+
+from golden_values import digest, ELSEWHERE, RTOL
+import numpy as np
+from tick_logs import Day
+
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.modes import Cause, Health, Mode
+from metactl_ros.evaluation.rollout import run_episode, without_warmup
+from metactl_ros.plant.factory import make_plant
+from metactl_ros.rivals import constant_policy, load_learned, on_observer
+from metactl_ros.settings import load_settings, shipped_policy
+from metactl_ros.signals import ArmState, Reference, seconds
+from training.benchmark import players
+from training.contest import prepare
+from training.env import ArmEnv, EnvSettings
+from training.regimes import draw_cases, load_benchmark, settings_in
+
+SETTINGS = load_settings()
+BENCHMARK = load_benchmark()
+REGIMES = tuple(regime.name for regime in BENCHMARK.regimes)
+CONTROLLERS = tuple(player.name for player in players('nominal'))
+PEAK_NM = (90.4, 27.9)
+"""Of ct, as results/benchmark.json has it: what the motors give in `effort_limit` follows."""
+NUM_ARMS = 3
+PAYLOADS_KG = (0.0, 0.75, 1.5)
+"""Of the arms; the oracle is told one, so all its arms have the second."""
+BLIND, FAULT = int(Mode.BLIND), int(Mode.FAULT)
+
+COMMANDS = {
+    'metactl': 'metactl_ros.cli',
+    **{
+        name: f'training.{name}'
+        for name in (
+            *('benchmark', 'evaluate', 'export', 'false_alarms', 'grid', 'lyapunov_fit'),
+            *('networks', 'phase1', 'report', 'train', 'tune'),
+        )
+    },
+}
+"""Where the `main` of each command is; imported when it is called: some need torch."""
+
+
+def run_command(name, *words):
+    """Run a command in this process; return its exit code."""
+    return import_module(COMMANDS[name]).main([str(word) for word in words])
+
+
+class Cell(NamedTuple):
+    """One controller in one regime."""
+
+    controller: str
+    regime: str
+    plant: str = 'rk4'
+    enforcement: str = 'enforce'
+
+
+@cache
+def _learned():
+    return load_learned(shipped_policy(), SETTINGS.arm, SETTINGS.controller)
+
+
+@cache
+def rounding():
+    """Return a sample of what NumPy and onnxruntime compute here, as a sum."""
+    x = np.linspace(-7.0, 7.0, 1001)
+    parts = [np.sin(x), np.cos(x), np.tanh(x), np.exp(x), np.sqrt(np.abs(x)), np.arctan2(x, 0.3)]
+    windows = np.sin(np.arange(3 * 50 * 11, dtype=np.float64)).reshape(3, 50, 11)
+    return digest(*parts, x @ x, _learned().policy(windows))
+
+
+def rtol_for(about):
+    """Return by how much numbers may differ here from those of a file."""
+    return RTOL if about['rounding'] == rounding() else ELSEWHERE
+
+
+def _player(name, sensors='nominal'):
+    return next(player for player in players(sensors) if player.name == name)
+
+
+def _prepared(settings, player, episodes):
+    """Return the settings and the policy of a controller."""
+    if player.bundle is not None:
+        return _learned().controller, _learned().policy
+    controller, policy = prepare(settings, player, episodes)
+    nominal = ControlLoop(settings.arm, controller).nominal_action
+    return controller, policy or constant_policy(nominal)
+
+
+def rollout(cell, num_steps, nudge=0.0):
+    """Return what happened in a cell, time first: arrays by name, shapes (T, N) or (T, N, ...).
+
+    One arm in PyBullet, as numbers; a batch of them on RK4. `nudge` moves where they begin, as a
+    share of the position.
+    """
+    regime = BENCHMARK.regime(cell.regime)
+    settings = settings_in(SETTINGS, regime, PEAK_NM)
+    one, several = (PAYLOADS_KG[1:2], NUM_ARMS), (PAYLOADS_KG, 1)
+    payloads_kg, rollouts = one if cell.controller == 'oracle' else several
+    cases = replace(BENCHMARK.judging, payloads_kg=payloads_kg, rollouts=rollouts)
+    episodes = draw_cases(settings, regime, cases)
+    if cell.plant == 'bullet':
+        episodes = episodes.of_arm(1)
+    start = replace(episodes.start, q_rad=episodes.start.q_rad * (1.0 + nudge))
+    episodes = replace(episodes, start=start)
+    player = _player(cell.controller, regime.tuned_for)
+    controller, policy = _prepared(settings, player, episodes)
+    loop = ControlLoop(settings.arm, without_warmup(controller), cell.enforcement)
+    plant = make_plant(cell.plant, settings)
+    try:
+        log = run_episode(plant, episodes, policy, loop, num_steps)
+    finally:
+        plant.close()
+    names = ('effort_nm', 'true_q_rad', 'gains', 'excess', 'modes', 'causes', 'was_moved')
+    arrays = {name: getattr(log, name)[:num_steps] for name in names}
+    if cell.plant == 'bullet':
+        arrays = {name: array[:, np.newaxis] for name, array in arrays.items()}
+    return arrays
+
+
+def sinusoid_states(num_steps, num_arms, tampered):
+    """Return states of arms under ct with broken sensors, and what moved them, as arrays.
+
+    Args:
+        num_steps: How many.
+        num_arms: All with one payload.
+        tampered: Returns what the sensors say, (q, qd), from the number of the step and what is
+            true.
+    """
+    regime = BENCHMARK.regime('tau_2')
+    cases = replace(BENCHMARK.judging, payloads_kg=PAYLOADS_KG[1:2], rollouts=num_arms)
+    episodes = draw_cases(SETTINGS, regime, cases)
+    controller, policy = _prepared(SETTINGS, _player('ct'), episodes)
+    loop = ControlLoop(SETTINGS.arm, without_warmup(controller))
+    plant = make_plant('rk4', SETTINGS)
+    true = plant.reset(episodes.start)
+    loop.reset(true)
+    rows = []
+    for k in range(num_steps):
+        state = ArmState(true.stamp_ns, *tampered(k, true.q_rad, true.qd_radps))
+        reference = episodes.reference.at(seconds(true.stamp_ns))
+        window = loop.observe(state, reference, episodes.payload_estimate_kg)
+        step = loop.actuate(policy(window), state, reference, state.stamp_ns)
+        sensed = (state.stamp_ns, state.q_rad, state.qd_radps)
+        wanted = (reference.q_rad, reference.qd_radps, reference.qdd_radps2)
+        rows.append((*sensed, *wanted, step.effort_nm))
+        true = plant.step(step.effort_nm)
+    names = ('stamp_ns', 'q_rad', 'qd_radps', 'goal_rad', 'goal_radps', 'goal_radps2', 'acted_nm')
+    found = {
+        name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    }
+    return found | {'payload_kg': np.array(episodes.payload_estimate_kg)}
+
+
+def answers(name, seen, is_mute, healths):
+    """Return what a controller decides on kept states: arrays by name, time first.
+
+    Args:
+        name: Of the controller.
+        seen: What `sinusoid_states` returns.
+        is_mute: Where the policy proposes NaN, shape (T, N).
+        healths: Words of `Health` by the number of the step, if not all is well.
+    """
+    regime = BENCHMARK.regime('tau_2')
+    cases = replace(
+        BENCHMARK.judging, payloads_kg=PAYLOADS_KG[1:2], rollouts=len(seen['payload_kg'])
+    )
+    episodes = draw_cases(SETTINGS, regime, cases)
+    controller, policy = _prepared(SETTINGS, _player(name), episodes)
+    modes = replace(controller.modes, warmup_ticks=5, recovery_ticks=10)
+    loop = ControlLoop(SETTINGS.arm, replace(controller, modes=modes))
+    steps, acted = [], None
+    for k, stamp_ns in enumerate(seen['stamp_ns'].tolist()):
+        state = ArmState(stamp_ns, seen['q_rad'][k], seen['qd_radps'][k])
+        goal = Reference(*(seen[f'goal_{unit}'][k] for unit in ('rad', 'radps', 'radps2')))
+        if k == 0:
+            loop.reset(state)
+        window = loop.observe(state, goal, seen['payload_kg'], acted)
+        action = np.where(is_mute[k][:, np.newaxis], np.nan, policy(window))
+        health = Health(**healths.get(k, {}))
+        steps.append(loop.actuate(action, state, goal, stamp_ns, health))
+        acted = seen['acted_nm'][k]
+    own = ('effort_nm', 'wanted_nm', 'modes', 'causes', 'joints', 'excess_after_limits')
+    found = {field: np.stack([getattr(step, field) for step in steps]) for field in own}
+    of_shield = ('reason', 'was_moved', 'is_feasible', 'distance', 'excess')
+    for field in of_shield:
+        found[field] = np.stack([getattr(step.decision, field) for step in steps])
+    found['gains'] = np.stack([step.decision.gains.theta for step in steps])
+    if steps[0].estimate_nm is not None:
+        found['estimate_nm'] = np.stack([step.estimate_nm for step in steps])
+    return found
+
+
+def error_health():
+    """Return the words of a `Health` that only a reset forgives."""
+    return {'error': Cause.INTERNAL_ERROR}
+
+
+def bad_day(name):
+    """Return the ticks of a driver that goes through every mode: arrays by name."""
+    controller, policy = _prepared(SETTINGS, _player(name), None)
+    day = Day(policy, controller=controller).bad()
+    return {
+        'effort_nm': np.array([tick.step.effort_nm for tick in day.ticks]),
+        'modes': np.array([int(tick.mode) for tick in day.ticks]),
+        'causes': np.array([int(tick.cause) for tick in day.ticks]),
+    }
+
+
+def env_episodes(controller, lengths, seed, num_rows):
+    """Return what an environment says to random actions: arrays by name, time first.
+
+    Args:
+        controller: policy or meta_observer.
+        lengths: Of the episodes, in steps.
+        seed: Of episodes and actions.
+        num_rows: W.
+    """
+    changed = SETTINGS
+    if controller == 'meta_observer':
+        changed = replace(SETTINGS, controller=on_observer(SETTINGS.controller))
+    usual = EnvSettings(
+        plant='rk4', tau_z_s=2.0, num_rows=num_rows, reward_scale=100.0, warm_start_share=0.5
+    )
+    env, rng, rows = ArmEnv(changed, usual), np.random.default_rng(seed), []
+    for number, length in enumerate(lengths):
+        observation, _ = env.reset(seed=None if number else seed)
+        for _ in range(length):
+            action = rng.uniform(-1.0, 1.0, env.action_space.shape).astype(np.float32)
+            after, reward, is_lost, is_over, info = env.step(action)
+            row = (observation, reward, is_lost, is_over, info['half_space'], info['distance'])
+            rows.append((*row, info['was_moved']))
+            observation = after
+    env.close()
+    names = ('observation', 'reward', 'is_lost', 'is_over', 'half_space', 'distance', 'was_moved')
+    return {
+        name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    }
