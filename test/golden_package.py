@@ -6,13 +6,16 @@ Everything is asked for by name (of a controller, a regime, a command) and answe
 JSON, so that what is kept does not know in which module it was computed.
 """
 
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import NamedTuple
 
-from golden_values import digest, ELSEWHERE, RTOL
+from golden_values import digest, ELSEWHERE, ROOT, RTOL
+from made_records import cells, kept_baselines, of_study
 import numpy as np
+import pytest
 from tick_logs import Day
 
 from metactl_ros.control.loop import ControlLoop
@@ -20,12 +23,15 @@ from metactl_ros.control.modes import Cause, Health, Mode
 from metactl_ros.evaluation.rollout import run_episode, without_warmup
 from metactl_ros.plant.factory import make_plant
 from metactl_ros.rivals import constant_policy, load_learned, on_observer
-from metactl_ros.settings import load_settings, shipped_policy
+from metactl_ros.settings import load_file, load_settings, shipped_policy
 from metactl_ros.signals import ArmState, Reference, seconds
 from training.benchmark import players
 from training.contest import prepare
 from training.env import ArmEnv, EnvSettings
+from training.records import Run
 from training.regimes import draw_cases, load_benchmark, settings_in
+from training.run import load_presets
+from training.study import expand, Study
 
 SETTINGS = load_settings()
 BENCHMARK = load_benchmark()
@@ -54,6 +60,61 @@ COMMANDS = {
 def run_command(name, *words):
     """Run a command in this process; return its exit code."""
     return import_module(COMMANDS[name]).main([str(word) for word in words])
+
+
+@contextmanager
+def smaller():
+    """Make commands of `training` small: what they load is less, all else is as it is."""
+    task = replace(SETTINGS.plant.task, payload_levels_kg=(0.0, 1.5))
+    context = replace(SETTINGS.controller.context, horizon_s=1.0)
+    settings = replace(
+        SETTINGS,
+        plant=replace(SETTINGS.plant, task=task),
+        controller=replace(SETTINGS.controller, context=context),
+    )
+    hyper = {'learning_starts': 30, 'batch_size': 16, 'buffer_size': 300}
+    presets = load_presets()
+    presets = replace(presets, robust=replace(presets.robust, **hyper))
+    cases = {'rollouts': 1, 'payloads_kg': (0.0, 1.5)}
+    benchmark = replace(
+        BENCHMARK,
+        tuning=replace(BENCHMARK.tuning, **cases),
+        judging=replace(BENCHMARK.judging, **cases),
+        regimes=tuple(replace(regime, duration_s=0.2) for regime in BENCHMARK.regimes),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ('evaluate', 'lyapunov_fit', 'train'):
+            module = import_module(COMMANDS[name])
+            patch.setattr(module, 'load_settings', lambda **_: settings)
+        patch.setattr(import_module(COMMANDS['train']), 'load_presets', lambda: presets)
+        patch.setattr(import_module(COMMANDS['benchmark']), 'load_benchmark', lambda: benchmark)
+        patch.setattr(import_module(COMMANDS['grid']), 'run_study', _half_of_study)
+        yield
+
+
+def _half_of_study(study, *_):
+    """Return an exit code and results as of a study whose even numbers of heads failed."""
+    runs = [(run, of_study(run, -10.0 - run.heads)) for run in expand(study) if run.heads % 2]
+    return 1, {run.name: Run(record, run.name) for run, record in runs}
+
+
+def made_runs():
+    """Return records of two architectures, one of them with a seed that diverged."""
+    baselines = kept_baselines('rk4')
+    incrt = {'model': 'incrt', 'heads': 7, 'window': 50, 'num_parameters': 241_000}
+    other = {'model': 'transformer', 'heads': 4, 'window': 20, 'num_parameters': 265_000}
+    return [
+        *cells(baselines, {2.0: [-62.0, -58.0, -55.0], 5.0: [-64.7, 15.0, None]}, **incrt),
+        *cells(baselines, {2.0: [-44.0, -41.0, -36.0], 5.0: [-45.0, -35.0, -28.0]}, **other),
+    ]
+
+
+def runs_of_paper():
+    """Return records of the paper's study, as if two seeds of each row had been run."""
+    study = load_file(Study, ROOT / 'config' / 'studies' / 'paper.yaml', '')
+    deltas = {'incrt': -60.0, 'transformer': -40.0}
+    runs = [run for run in expand(study) if run.seed <= 43 and run.model in deltas]
+    return [of_study(run, deltas[run.model] + run.seed - run.tau_z) for run in runs]
 
 
 class Cell(NamedTuple):
