@@ -20,8 +20,9 @@ gains, certificates and estimates of every tenth, and of all steps their SHA-256
 
 In closed loop a difference grows. For each rollout the file keeps how far its efforts go when the
 arms begin 1e-15 of their position elsewhere, as a share of the largest effort (`sensitivity`):
-where that is near 1e-9, a miss of 1e-9 is no mistake yet, and `answers` decide. An encoder may
-count one step more or less for a last digit; so little does not show in `sensitivity`.
+where that is near 1e-9, a miss of 1e-9 is no mistake yet. So where RTOL is not 0.0, a rollout may
+differ by GROWTH times that, too; `answers` may not. An encoder may count one step more or less for
+a last digit; so little does not show in `sensitivity`.
 
 Without AVX-512 NumPy rounds otherwise: efforts on kept states then differ by 2e-16, and in closed
 loop by up to 4e-7, as `sensitivity` says; see ELSEWHERE.
@@ -57,6 +58,8 @@ GROUPS = (
 )
 SPARSE = 10
 NUDGE = 1e-15
+GROWTH = 30.0
+"""Other last digits, at every step, may take a rollout further than one nudge of its start."""
 WHOLE = ('effort_nm', 'modes', 'causes', 'joints', 'reason', 'was_moved', 'is_feasible')
 """Kept of every step; the rest of every tenth."""
 DAYS = ('ct', 'momentum_observer', 'robust_tau2')
@@ -146,14 +149,16 @@ def named(group, items):
     }
 
 
-def differences(kept, group, items, rtol):
+def differences(kept, group, items, rtol, sensitivity):
     """Return what is wrong with a group, in words."""
     found = named(group, items)
     own = {name for name in kept if name.startswith(f'{group}.')}
     wrong = [f'{name}: not in both' for name in sorted(own ^ found.keys())]
     for name in sorted(own & found.keys()):
+        grown = GROWTH * sensitivity.get(name.rpartition('.')[0], 0.0)
         if not isinstance(kept[name], str):
-            said = array_difference(kept[name], found[name], rtol)
+            most = max(rtol, grown) if rtol > 0.0 else 0.0
+            said = array_difference(kept[name], found[name], most)
         else:
             said = '' if rtol > 0.0 or kept[name] == found[name] else 'other bits between'
         wrong += [f'{name}: {said}'] if said else []
@@ -194,10 +199,10 @@ def main():
     kept, about = read()
     groups = [('.'.join(group), rollouts(*group)) for group in GROUPS]
     groups += [('answers', answered(seen_in(kept))), ('days', days()), ('envs', envs())]
-    wrong = [line for group in groups for line in differences(kept, *group, RTOL)]
+    rule = (RTOL, about['sensitivity'])
+    wrong = [line for group in groups for line in differences(kept, *group, *rule)]
     for line in wrong:
-        cell = line.partition(': ')[0].rpartition('.')[0]
-        known = about['sensitivity'].get(cell)
+        known = about['sensitivity'].get(line.partition(': ')[0].rpartition('.')[0])
         sys.stdout.write(f'{line}{"" if known is None else f", sensitivity {known:.1g}"}\n')
     sys.stdout.write(
         f'{len(wrong)} of {len(kept)} values differ from those of {about["commit"]}; this machine '

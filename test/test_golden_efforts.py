@@ -12,7 +12,8 @@ import pytest
 def wrong_with():
     """Return what compares a group with the kept one."""
     kept, about = golden.read()
-    return lambda group, items: golden.differences(kept, group, items, rtol_for(about))
+    rule = (rtol_for(about), about['sensitivity'])
+    return lambda group, items: golden.differences(kept, group, items, *rule)
 
 
 @pytest.mark.parametrize('group', golden.GROUPS, ids='.'.join)
