@@ -11,6 +11,8 @@ EXACT = ('verdict', 'exit_code', 'first_difference')
 """Says `equal` only of bits."""
 APART = ('largest_difference_nm', 'effort_rms_difference_nm')
 
+pytestmark = pytest.mark.golden
+
 
 @pytest.mark.parametrize('name', REPLAYS)
 def test_a_kept_bag_is_replayed_with_the_kept_answer(name, tmp_path):

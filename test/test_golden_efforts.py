@@ -7,6 +7,8 @@ from golden_package import BLIND, CONTROLLERS, FAULT, REGIMES, rtol_for
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.golden
+
 
 @pytest.fixture(scope='module')
 def wrong_with():

@@ -7,6 +7,8 @@ from golden_values import FOLDER, json_differences, read_json, ROOT
 from golden_verbs import FILE, say, VERBS
 import pytest
 
+pytestmark = pytest.mark.golden
+
 
 @pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning')  # of exporters
 @pytest.mark.parametrize('name', VERBS)
