@@ -18,6 +18,7 @@ from metactl_ros.hil.nemesis import (
     APART_S,
     following_error,
     FOLLOWING_ERROR_RAD,
+    INTRUDERS,
     left_too_early,
     random_faults,
 )
@@ -191,7 +192,7 @@ def test_no_controller_is_killed_while_somebody_else_commands_or_is_about_to(see
     faults = list(random_faults(600.0, seed))
     spans = {
         kind: [(f['at_s'], f['at_s'] + f['for_s']) for f in faults if f['kind'] == kind]
-        for kind in ('kill_controller', 'second_commands', 'second_controller')
+        for kind in ('kill_controller', *INTRUDERS)
     }
     assert all(spans.values())
     for kill in spans.pop('kill_controller'):

@@ -94,10 +94,11 @@ NOTICED_S, UNTIL_THE_END_S = 1.0, 0.2
 """From when after its begin on such a fault must be known, and until when before its end."""
 NEEDS_TRAJECTORIES = frozenset(kind for kind in PROCESS_KINDS if 'trajector' in kind)
 """What a controller does not hear that follows its built-in motion."""
-APART = (('kill_controller', 'second_commands'), ('kill_controller', 'second_controller'))
+INTRUDERS = ('second_commands', 'second_controller', 'second_states', 'echoed_states')
+APART = tuple(('kill_controller', kind) for kind in INTRUDERS)
 """What never comes together: a robot whose controller is dead obeys whoever commands it, and a
-controller that finds somebody else in command does not begin."""
-APART_S = 1.0
+controller that finds somebody else in command, or two robots, does not begin."""
+APART_S = 3.0
 """So long before and after."""
 EVERY_S = 2.0
 """Mean time from one fault to the next."""

@@ -110,7 +110,8 @@ def true_error(said: Mapping[str, Sequence[Said]], column: Mapping[str, Array]) 
     """Return how far the arm was from the reference of each tick, rad, shape (T,).
 
     Where it was when the state acted upon was measured; if that is not known, because no state
-    came or its stamp is wrong, where it was when the tick was told. NaN without either.
+    came or its stamp is wrong, where it was when the tick was told. NaN without either, or if the
+    robot has not been heard of for a while.
     """
     truths = said['plant/truth']
     by_stamp = {nanoseconds(entry.message.header.stamp): entry for entry in truths}
@@ -125,6 +126,8 @@ def true_error(said: Mapping[str, Sequence[Said]], column: Mapping[str, Array]) 
     for row, entry in enumerate(said['controller/shield']):
         place = int(np.searchsorted(steps_ns, entry.published_ns, side='right')) - 1
         actual = truths[place] if place >= 0 else None
+        if actual is not None and entry.published_ns - actual.published_ns > OLDEST_STATE_NS:
+            actual = None  # of a robot that was started again, and that the recorder has not found
         meant = by_stamp.get(stamps_ns[row]) if column['num_states'][row] else None
         if meant is not None and 0 <= entry.published_ns - meant.published_ns <= OLDEST_STATE_NS:
             actual = meant
