@@ -204,31 +204,45 @@ def test_the_page_of_faults_is_that_of_what_is_kept():
     assert fault_page.page() == (ROOT / 'docs' / 'faults.md').read_text()
 
 
-@pytest.mark.xfail(reason='the kept mutants are not of all scenarios', strict=False)
 def test_every_scenario_has_a_mutant_and_each_was_noticed():
-    rows = json.loads((ROOT / 'results' / 'hil_mutants.json').read_text())['mutants']
+    rows = kept('hil_mutants')['mutants']
     assert [row['scenario'] for row in rows] == [path.stem for path in shipped_scenarios()]
     assert all(row['is_noticed'] for row in rows)
 
 
-@pytest.mark.xfail(reason='not all of it is kept yet', strict=False)
-def test_what_is_kept_of_faults_breaks_no_promise():
-    after = json.loads((ROOT / 'results' / 'faults_after.json').read_text())['scenarios']
-    assert {row['scenario'] for row in after} == set(GUARDED)
+def kept(name):
+    return json.loads((ROOT / 'results' / f'{name}.json').read_text())
+
+
+def test_no_kept_fault_led_the_guarded_arm_to_what_is_not_allowed():
+    after = kept('faults_after')['scenarios']
+    assert [row['scenario'] for row in after] == list(GUARDED)
     for row in after:
         assert row['failed_demands'] == []
         assert row['is_undisturbed']
-    for seed in fault_page.SEEDS:
-        found = json.loads((ROOT / 'results' / f'nemesis_{seed}.json').read_text())
-        assert found['seed'] == seed
-        assert found['duration_s'] == 600.0
-        assert set(found['faults_by_kind']) == set(random_kinds())
-        assert all(verdict['has_passed'] for verdict in found['verdicts'])
-    alarms = json.loads((ROOT / 'results' / 'false_alarms.json').read_text())['cells']
-    assert {cell['regime'] for cell in alarms} == set(REGIMES)
-    assert all(cell['hours'] >= 1.0 and not cell['num_false_alarms'] for cell in alarms)
-    for what, least in (('bundles', 500), ('bags', 500), ('yaml', 300)):
-        found = json.loads((ROOT / 'results' / f'hostile_{what}.json').read_text())
-        assert found['num_cases'] >= least
-        assert found['num_bad'] == 0
-        assert found['slowest_s'] <= 5.0
+
+
+@pytest.mark.xfail(reason='the runs were not made with the present demands yet')
+@pytest.mark.parametrize('seed', fault_page.SEEDS)
+def test_kept_random_faults_broke_no_promise(seed):
+    found = kept(f'nemesis_{seed}')
+    assert found['seed'] == seed
+    assert found['duration_s'] == 600.0
+    assert set(found['faults_by_kind']) == set(random_kinds())
+    assert all(verdict['has_passed'] for verdict in found['verdicts'])
+
+
+def test_no_false_alarm_was_kept_of_a_controller_that_loses_no_arm():
+    cells = kept('false_alarms')['cells']
+    assert {cell['regime'] for cell in cells} == set(REGIMES)
+    sound = [cell for cell in cells if not cell['num_astray_without_guard']]
+    assert len(sound) >= 32
+    assert all(cell['hours'] >= 1.0 and not cell['num_false_alarms'] for cell in sound)
+
+
+@pytest.mark.parametrize(('what', 'least'), [('bundles', 500), ('bags', 500), ('yaml', 300)])
+def test_every_kept_hostile_file_was_answered(what, least):
+    found = kept(f'hostile_{what}')
+    assert found['num_cases'] >= least
+    assert found['num_bad'] == 0
+    assert found['slowest_s'] <= 5.0
