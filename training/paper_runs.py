@@ -98,6 +98,7 @@ def require_of_study(study: Study, wanted: Sequence[RunConfig], run: Run) -> Non
         'num_rollouts_per_payload': study.rollouts,
         'lagrangian_rate': asked.hyper.lagrangian_rate,
         'learned_on': asked.controller,
+        'difference': asked.difference,
     }
     wrong = [
         f'{name}: expected {value!r}, found {record.get(name)!r}'
