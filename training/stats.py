@@ -68,6 +68,20 @@ def welch_p(candidate: Sample, reference: Sample) -> float | None:
     return float(found.pvalue)
 
 
+def welch_interval(
+    candidate: Sample, reference: Sample, confidence: float = 0.95
+) -> Interval | None:
+    """Return Welch's interval of m_1 - m_2; None where neither sample varies."""
+    shares = [sample.std**2 / sample.n for sample in (candidate, reference)]
+    if sum(shares) == 0.0:
+        return None
+    rest = [s**2 / (n - 1) for s, n in zip(shares, (candidate.n, reference.n), strict=True)]
+    freedom = sum(shares) ** 2 / sum(rest)
+    half = float(stats.t.ppf(0.5 * (1.0 + confidence), freedom)) * math.sqrt(sum(shares))
+    middle = candidate.mean - reference.mean
+    return middle - half, middle + half
+
+
 def cohens_d(candidate: Sample, reference: Sample) -> float | None:
     """Return (m_1 - m_2) / s with s^2 = ((n_1-1) s_1^2 + (n_2-1) s_2^2) / (n_1+n_2-2).
 
