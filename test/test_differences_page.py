@@ -57,8 +57,11 @@ def test_the_verdict_names_what_moves_delta_most_and_what_is_shown():
     assert 'Unchanged, such a run reaches -80.0 %' in text
     assert '`no_bias` matters most: +20.0 points (+17.7 to +22.3), 79 % of that gap' in text
     assert 'Nearest to the paper comes `no_bias` with -60.0 %' in text
-    assert 'excludes zero for `no_bias` (+20.0); it does not for `heavy_arm` (-0.3)' in text
-    assert 'Without an interval: `strict_shield` (-5.0)' in text
+    assert 'excludes zero for `no_bias` (+20.0), `strict_shield` (-5.0)' in text
+    assert 'it does not for `heavy_arm` (-0.3)' in text
+    assert 'Without an interval' not in text
+    alone = page({UNCHANGED: [-80.0], 'no_bias': [-60.0]})
+    assert 'for none; it does not for none. Without an interval: `no_bias` (+20.0)' in alone
 
 
 def test_what_makes_a_run_better_can_matter_most_as_well():

@@ -29,7 +29,7 @@ from training.paper_study_page import span_rad
 from training.records import load_runs, require_equal, Run
 from training.report_tables import markdown_table, NOT_RUN, text_of, with_spread
 from training.run import RunConfig
-from training.stats import Interval, welch_interval
+from training.stats import Interval, shift_interval
 from training.study import expand, Study
 
 UNCHANGED = 'unchanged'
@@ -37,11 +37,12 @@ UNCHANGED = 'unchanged'
 ABOUT_NUMBERS = (
     'delta is the change of tracking RMSE against fixed gains *in the same setting*, mean ± s.d. '
     'over seeds: more negative is better. The shift is its mean minus that of the unchanged '
-    "runs, with Welch's 95 % interval, each for itself; with two or three seeds it is wide. The "
-    'baseline is the RMSE of the fixed gains. The growth is by how much the RMSE varies over '
-    'payloads, mean over seeds; the paper tells of 40 to 100 mrad in runs that trained well. The '
-    'last column is by how much delta changed in the second half of training, on the few rollouts '
-    'of a judgement: where it is far below zero the run was still learning.'
+    "runs, with Welch's 95 % interval, each for itself: wide with so few seeds. A single seed is "
+    'taken to vary as the unchanged runs do. The baseline is the RMSE of the fixed gains. The '
+    'growth is by how much the RMSE varies over payloads, mean over seeds; the paper tells of 40 '
+    'to 100 mrad in runs that trained well. The last column is by how much delta changed in the '
+    'second half of training, on the few rollouts of a judgement: where it is far below zero the '
+    'run was still learning.'
 )
 NOT_VARIED = """\
 - **The law.** The paper prints none; the product of K_d and Lambda that its text suggests is not
@@ -110,8 +111,8 @@ class DifferenceStudy:
         delta, base = mean_of(cell.deltas), mean_of(reference.deltas) if reference else None
         is_compared = reference is not None and name != UNCHANGED
         interval = None
-        if is_compared and reference and cell.sample and reference.sample:
-            interval = welch_interval(cell.sample, reference.sample)
+        if reference and is_compared and delta is not None and base is not None:
+            interval = shift_interval(cell.deltas, reference.deltas)
         return Effect(
             name=name,
             num_seeds=len(cell.runs),

@@ -68,17 +68,26 @@ def welch_p(candidate: Sample, reference: Sample) -> float | None:
     return float(found.pvalue)
 
 
-def welch_interval(
-    candidate: Sample, reference: Sample, confidence: float = 0.95
+def shift_interval(
+    candidate: Sequence[float], reference: Sequence[float], confidence: float = 0.95
 ) -> Interval | None:
-    """Return Welch's interval of m_1 - m_2; None where neither sample varies."""
-    shares = [sample.std**2 / sample.n for sample in (candidate, reference)]
-    if sum(shares) == 0.0:
+    """Return Welch's interval of m_1 - m_2; None where nothing is known of the spread.
+
+    A single value is taken to vary as the other sample does.
+    """
+    if min(len(candidate), len(reference)) > 1:
+        one, two = sample_of(candidate), sample_of(reference)
+        shares = (one.std**2 / one.n, two.std**2 / two.n)
+        rest = shares[0] ** 2 / (one.n - 1) + shares[1] ** 2 / (two.n - 1)
+        square, freedom = sum(shares), sum(shares) ** 2 / rest if rest else 0.0
+    else:
+        larger = max(candidate, reference, key=len)
+        freedom = len(larger) - 1
+        square = sample_of(larger).std ** 2 * (1.0 + 1.0 / len(larger)) if freedom else 0.0
+    if square == 0.0:
         return None
-    rest = [s**2 / (n - 1) for s, n in zip(shares, (candidate.n, reference.n), strict=True)]
-    freedom = sum(shares) ** 2 / sum(rest)
-    half = float(stats.t.ppf(0.5 * (1.0 + confidence), freedom)) * math.sqrt(sum(shares))
-    middle = candidate.mean - reference.mean
+    half = float(stats.t.ppf(0.5 * (1.0 + confidence), freedom)) * math.sqrt(square)
+    middle = float(np.mean(candidate) - np.mean(reference))
     return middle - half, middle + half
 
 
