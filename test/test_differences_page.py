@@ -64,6 +64,13 @@ def test_the_verdict_names_what_moves_delta_most_and_what_is_shown():
     assert 'for none; it does not for none. Without an interval: `no_bias` (+20.0)' in alone
 
 
+def test_what_moved_delta_furthest_is_not_said_to_matter_while_its_interval_holds_zero():
+    text = page({UNCHANGED: [-73.0, -67.0], 'no_bias': [-37.0]})
+    assert 'Of 12 differences 1 were run. `no_bias` moved delta furthest: +33.0 points' in text
+    assert 'that it matters is not shown' in text
+    assert 'matters most' not in text
+
+
 def test_what_makes_a_run_better_can_matter_most_as_well():
     text = page({UNCHANGED: [-50.0, -51.0], 'no_bias': [-45.0, -46.0], 'heavy_arm': [-90, -91]})
     assert '`heavy_arm` matters most: -40.0 points' in text

@@ -165,7 +165,7 @@ def page_of(found: DifferenceStudy, differences: Mapping[str, Difference]) -> st
         '# Why the preset `paper` is better than the paper',
         '<!-- written by python -m training.differences_page; do not edit -->',
         what_was_run(found),
-        verdict([effect for effect in effects.values() if effect]),
+        verdict([effect for effect in effects.values() if effect], len(effects) - 1),
         '## What each difference is worth',
         markdown_table([paper_row(), *(row_of(n, effect) for n, effect in effects.items())]),
         ABOUT_NUMBERS,
@@ -203,8 +203,8 @@ def what_was_run(found: DifferenceStudy) -> str:
     )
 
 
-def verdict(effects: Sequence[Effect]) -> str:
-    """Return in words what the figures say: which difference matters most, and which is shown."""
+def verdict(effects: Sequence[Effect], num_differences: int) -> str:
+    """Return in words what the figures say: which difference matters most, and what is shown."""
     unchanged = next((effect for effect in effects if effect.name == UNCHANGED), None)
     moved = [effect for effect in effects if effect.shift is not None]
     if unchanged is None or unchanged.delta is None or not moved:
@@ -216,12 +216,14 @@ def verdict(effects: Sequence[Effect]) -> str:
     shown = [effect for effect in moved if effect.interval and _excludes_zero(effect.interval)]
     open_ones = [effect for effect in moved if effect.interval and effect not in shown]
     single = [effect for effect in moved if effect.interval is None]
+    is_shown = moved[0] in shown
     share = f', {100.0 * (moved[0].shift or 0.0) / gap:.0f} % of that gap' if gap > 0.0 else ''
     sentences = [
         f'Unchanged, such a run reaches {unchanged.delta:+.1f} %; the paper has {paper:+.1f} %, '
         f'{gap:+.1f} points from it.',
-        f'Of {len(moved)} differences that were run, `{moved[0].name}` matters most: '
-        f'{_told(moved[0])}{share}.',
+        f'Of {num_differences} differences {len(moved)} were run.',
+        f'`{moved[0].name}` {"matters most" if is_shown else "moved delta furthest"}: '
+        f'{_told(moved[0])}{share}{"" if is_shown else "; that it matters is not shown"}.',
         f'Nearest to the paper comes `{nearest.name}` with {nearest.delta:+.1f} %.',
         f'The interval excludes zero for {_listed(shown)}; it does not for {_listed(open_ones)}.',
         f'Without an interval: {_listed(single)}.' if single else '',
