@@ -47,8 +47,9 @@ bench: $(VENV)/.sim-ros-train-dev ## measure speed, write results/bench.json
 benchmark: $(VENV)/.sim-ros-train-dev ## learned and classical controllers in every regime: docs/benchmark.md
 	$(VENV)/bin/python -m training.benchmark
 
-study: $(VENV)/.sim-ros-train-dev ## the paper's comparison from results/study/: docs/paper_study.md
+study: $(VENV)/.sim-ros-train-dev ## the paper's comparison, and our differences to it: docs/paper_*.md
 	$(VENV)/bin/python -m training.paper_study
+	$(VENV)/bin/python -m training.differences_page
 
 nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is kept, faults are borne
 	$(VENV)/bin/python -m training.sweep config/studies/nightly.yaml

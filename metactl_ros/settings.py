@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from metactl_ros.arm import Arm, smallest_inertia
-from metactl_ros.config import build, require_positive, shown
+from metactl_ros.config import build, require_not_negative, require_positive, shown
 from metactl_ros.control.controller_settings import ControllerSettings
 from metactl_ros.errors import ConfigError
 from metactl_ros.plant.faults import Fault, parse_faults, plant_entries
@@ -29,9 +29,14 @@ class PlantSettings:
     friction: Friction
     task: Task
     sensing: Sensing
+    payload_scale_per_kg: float | None = None
+    """None: the payload p is a point mass at the tip. Else, as in the paper, M and with it C are
+    those of the bare arm times 1 + this p, and gravity is the bare arm's; only RK4, 1 / kg."""
 
     def __post_init__(self) -> None:
         require_positive('PlantSettings', substep_hz=self.substep_hz)
+        if self.payload_scale_per_kg is not None:
+            require_not_negative('PlantSettings', payload_scale_per_kg=self.payload_scale_per_kg)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -138,6 +138,25 @@ def test_a_lost_run_ranks_last_in_mann_whitney():
     assert stats.mann_whitney_less([math.inf] * 3, [math.inf] * 3)[1] == pytest.approx(1.0)
 
 
+def test_the_interval_of_a_shift_is_welchs():
+    one, two = [-50.0, -54.0, -51.0], [-80.0, -82.0]
+    expected = scipy_stats.ttest_ind(one, two, equal_var=False).confidence_interval(0.95)
+    assert stats.shift_interval(one, two) == pytest.approx((expected.low, expected.high))
+
+
+def test_the_interval_of_a_single_value_has_the_spread_of_the_others():
+    one, two = [-50.0], [-80.0, -82.0, -81.0]
+    expected = scipy_stats.ttest_ind(one, two, equal_var=True).confidence_interval(0.95)
+    assert stats.shift_interval(one, two) == pytest.approx((expected.low, expected.high))
+    low, high = stats.shift_interval(two, one)
+    assert (low, high) == pytest.approx((-expected.high, -expected.low))
+
+
+def test_there_is_no_interval_where_nothing_is_known_of_the_spread():
+    assert stats.shift_interval([-50.0], [-80.0]) is None
+    assert stats.shift_interval([-50.0, -50.0], [-80.0, -80.0]) is None
+
+
 def test_welch_and_d_from_summaries_are_those_of_the_samples():
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=7), rng.normal(1.0, 2.0, size=5)

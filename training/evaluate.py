@@ -24,7 +24,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from metactl_ros.errors import MetactlError
+from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.evaluation.metrics import delta_percent
 from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.evaluation.twins import Twin, TWINS
@@ -34,6 +34,7 @@ from metactl_ros.rivals import CLASSICAL, ClassicalName, load_rivals
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from training.arguments import complain, positive_count, positive_number
+from training.differences import with_difference
 from training.trial import BUNDLE_SUFFIX, run_trials, Trial, TrialResult
 
 # The paper's baseline RMSE, printed beside ours.
@@ -125,6 +126,7 @@ def describe(trial: Trial) -> dict[str, Any]:
         'steps': config.steps,
         'lagrangian_rate': config.hyper.lagrangian_rate,
         'learned_on': config.controller,
+        'difference': config.difference,
         'seed': config.seed,
         'num_parameters': count_parameters(run),
         'training': origin,
@@ -279,9 +281,29 @@ def twins_of(subject: Subject) -> list[tuple[Subject, Twin]]:
     ]
 
 
+def with_difference_of(runs: Sequence[Path] | None, settings: Settings) -> Settings:
+    """Return the settings with the difference that runs were trained with, if there is one.
+
+    It then holds for the baseline, too: delta_percent is against fixed gains in the same world.
+    """
+    trained = [run for run in runs or () if run.suffix != BUNDLE_SUFFIX]
+    if not trained:
+        return settings
+    # Imported here: who evaluates the baseline or a bundle needs no torch.
+    from training.run import read_run
+
+    names = dict.fromkeys(read_run(run).difference for run in trained)
+    if len(names) > 1 or (any(names) and len(trained) < len(runs or ())):
+        raise ConfigError(
+            f'--run: trained with different differences ({", ".join(map(str, names))}); evaluate '
+            'those with one difference at a time.'
+        )
+    return with_difference(settings, *names)
+
+
 def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     """Run what the command line asks for; write the files and return the records."""
-    settings = load_settings(arm=args.arm, plant=args.world)
+    settings = with_difference_of(args.run, load_settings(arm=args.arm, plant=args.world))
     if args.target_error is not None:
         lyapunov = replace(settings.controller.lyapunov, target_error_rad=args.target_error)
         controller = replace(settings.controller, lyapunov=lyapunov)

@@ -84,12 +84,15 @@ def gather(study: Study, runs: Sequence[Run]) -> PaperStudy:
 
 def require_of_study(study: Study, wanted: Sequence[RunConfig], run: Run) -> None:
     """Raise ConfigError unless a record is of a run of the study, with its budget and protocol."""
-    record, key = run.record, (run.place, run.record['seed'])
-    asked = next((other for other in wanted if (place_of(other), other.seed) == key), None)
+    record, difference = run.record, run.record.get('difference')
+    key = (run.place, record['seed'], difference)
+    listed = ((other, (place_of(other), other.seed, other.difference)) for other in wanted)
+    asked = next((other for other, its_key in listed if its_key == key), None)
     if asked is None:
+        changed = f', difference {difference}' if difference else ''
         raise ConfigError(
             f'{run.source}: expected a run that the study lists, found {run.place}, seed '
-            f'{record["seed"]}; add it to the study, or move the file elsewhere'
+            f'{record["seed"]}{changed}; add it to the study, or move the file elsewhere'
         )
     expected: dict[str, object] = {
         'preset': asked.preset,

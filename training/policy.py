@@ -58,7 +58,10 @@ def mean_rmse(settings: Settings, run: Any, policy: Policy | None) -> float:
     context = replace(settings.controller.context, num_rows=run.window)
     controller = replace(for_learning(settings.controller), context=context)
     loop = ControlLoop(settings.arm, controller)
-    plant = Rk4Arm(settings.arm, settings.plant.friction, controller.law.rate_hz)
+    world = settings.plant
+    plant = Rk4Arm(
+        settings.arm, world.friction, controller.law.rate_hz, world.payload_scale_per_kg
+    )
 
     def fixed(window: Array) -> Array:
         return np.broadcast_to(loop.nominal_action, (*window.shape[:-2], loop.gain_map.size))

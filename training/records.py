@@ -42,7 +42,15 @@ NOT_PROTOCOL = 'settings.plant.task.tau_z_s'
 """The default memory horizon; the one that was run is the record's tau_z."""
 BUDGET = ('preset', 'steps')
 """Of training."""
-MAKING = ('commit', 'code', 'lagrangian_rate', 'learned_on', 'target_error_rad', 'num_parameters')
+MAKING = (
+    'commit',
+    'code',
+    'lagrangian_rate',
+    'learned_on',
+    'difference',
+    'target_error_rad',
+    'num_parameters',
+)
 """What made and judged a policy: the code of its training, the code of its evaluation, the rest.
 
 A record without one of them was made by another version than a record that has it.

@@ -23,6 +23,7 @@ from metactl_ros.evaluation.result_file import code_of_checkout, provenance, wri
 from metactl_ros.plant.factory import PlantName
 from metactl_ros.rivals import observer_gains, on_observer
 from metactl_ros.settings import load_file, Settings
+from training.differences import with_difference
 from training.env import ArmEnv, EnvSettings
 from training.networks import make_policy_kwargs, Model, NetworkConfig
 from training.replay_buffer import WindowReplayBuffer
@@ -102,6 +103,8 @@ class RunConfig:
     hyper: Preset
     controller: Literal['policy', 'meta_observer'] = 'policy'
     """What it learns to schedule: the law alone, or the law on top of a momentum observer."""
+    difference: str | None = None
+    """What it changes, by its name in config/differences.yaml; `hyper` has its part already."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -118,11 +121,16 @@ class RunConfig:
         size = f'k{self.heads}_w{self.window}'
         beta = '' if self.hyper.lagrangian_rate else '_beta0'
         base = '' if self.controller == 'policy' else f'{self.controller}_'
-        return f'{base}{self.preset}_{self.model}_{size}_tau{self.tau_z:g}{beta}_seed{self.seed}'
+        what = f'{beta}_{self.difference}' if self.difference else beta
+        return f'{base}{self.preset}_{self.model}_{size}_tau{self.tau_z:g}{what}_seed{self.seed}'
 
 
 def settings_of(settings: Settings, run: RunConfig) -> Settings:
-    """Return the settings that a run is made for: on an observer there is another gain box."""
+    """Return the settings that a run is made for.
+
+    They have its difference, if it has one; on an observer there is another gain box.
+    """
+    settings = with_difference(settings, run.difference)
     if run.controller == 'policy':
         return settings
     return replace(settings, controller=on_observer(settings.controller))

@@ -68,6 +68,29 @@ def welch_p(candidate: Sample, reference: Sample) -> float | None:
     return float(found.pvalue)
 
 
+def shift_interval(
+    candidate: Sequence[float], reference: Sequence[float], confidence: float = 0.95
+) -> Interval | None:
+    """Return Welch's interval of m_1 - m_2; None where nothing is known of the spread.
+
+    A single value is taken to vary as the other sample does.
+    """
+    if min(len(candidate), len(reference)) > 1:
+        one, two = sample_of(candidate), sample_of(reference)
+        shares = (one.std**2 / one.n, two.std**2 / two.n)
+        rest = shares[0] ** 2 / (one.n - 1) + shares[1] ** 2 / (two.n - 1)
+        square, freedom = sum(shares), sum(shares) ** 2 / rest if rest else 0.0
+    else:
+        larger = max(candidate, reference, key=len)
+        freedom = len(larger) - 1
+        square = sample_of(larger).std ** 2 * (1.0 + 1.0 / len(larger)) if freedom else 0.0
+    if square == 0.0:
+        return None
+    half = float(stats.t.ppf(0.5 * (1.0 + confidence), freedom)) * math.sqrt(square)
+    middle = float(np.mean(candidate) - np.mean(reference))
+    return middle - half, middle + half
+
+
 def cohens_d(candidate: Sample, reference: Sample) -> float | None:
     """Return (m_1 - m_2) / s with s^2 = ((n_1-1) s_1^2 + (n_2-1) s_2^2) / (n_1+n_2-2).
 

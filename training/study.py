@@ -9,6 +9,7 @@ import math
 from metactl_ros.config import require_positive, shown
 from metactl_ros.errors import ConfigError
 from metactl_ros.plant.factory import PlantName
+from training.differences import with_difference
 from training.networks import Model, NetworkConfig
 from training.run import choose_device, load_presets, Presets, RunConfig
 
@@ -33,9 +34,12 @@ class Product:
     sizes: tuple[Size, ...]
     tau_z: tuple[float, ...]
     seeds: tuple[int, ...]
+    differences: tuple[str, ...] = ()
+    """Names of config/differences.yaml, one for each run; without any, nothing is changed."""
 
     def __post_init__(self) -> None:
-        empty = [field.name for field in fields(self) if not getattr(self, field.name)]
+        needed = [field.name for field in fields(self) if field.name != 'differences']
+        empty = [name for name in needed if not getattr(self, name)]
         if empty:
             raise ConfigError(f'{", ".join(empty)}: empty; list at least one entry.')
 
@@ -62,14 +66,21 @@ def expand(study: Study) -> list[RunConfig]:
     known = [field.name for field in fields(Presets)]
     runs: dict[str, RunConfig] = {}
     blocks = [
-        (block.presets, block.models, block.sizes, block.tau_z, block.seeds)
+        (
+            block.presets,
+            block.models,
+            block.sizes,
+            block.tau_z,
+            block.differences or (None,),
+            block.seeds,
+        )
         for block in study.products
     ]
     count = sum(math.prod(map(len, lists)) for lists in blocks)
     if count > MOST_RUNS:
         raise ConfigError(f'products: expected at most {MOST_RUNS} runs, found {count}.')
     for lists in blocks:
-        for preset, model, size, tau_z, seed in product(*lists):
+        for preset, model, size, tau_z, difference, seed in product(*lists):
             if preset not in known:
                 raise ConfigError(f'presets: expected one of {known}, found {shown(preset)}.')
             NetworkConfig(model=model, heads=size.heads, window=size.window)
@@ -83,7 +94,8 @@ def expand(study: Study) -> list[RunConfig]:
                 steps=study.steps,
                 plant=study.plant,
                 device=device,
-                hyper=getattr(presets, preset),
+                hyper=with_difference(getattr(presets, preset), difference),
+                difference=difference,
             )
             if runs.setdefault(run.name, run) is not run:
                 raise ConfigError(f'{run.name}: the study asks for it twice; remove one.')

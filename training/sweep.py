@@ -141,6 +141,7 @@ def train_command(run: RunConfig, folder: Path) -> list[str]:
     (folder / 'config.json').unlink(missing_ok=True)
     names = ('preset', 'model', 'heads', 'window', 'tau_z', 'seed', 'steps', 'plant')
     options = [f'--{name.replace("_", "-")}={getattr(run, name)}' for name in names]
+    options += [f'--difference={run.difference}'] if run.difference else []
     return ['-m', 'training.train', *options, f'--out={folder}']
 
 

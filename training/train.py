@@ -37,6 +37,7 @@ from metactl_ros.plant.factory import PlantName
 from metactl_ros.settings import load_settings, Settings
 from training.arguments import complain
 from training.checkpoint import load_checkpoint, save_checkpoint, save_result
+from training.differences import with_difference
 from training.head_monitor import inspect_actor, record_actor
 from training.judgements import judgement_of, Judgements
 from training.policy import mean_rmse, network_policy
@@ -212,6 +213,9 @@ def parse_args(arguments: Sequence[str] | None, presets: Presets) -> argparse.Na
     parser.add_argument(
         '--without-lagrangian', action='store_true', help='keep beta at 0, to see what it buys'
     )
+    parser.add_argument(
+        '--difference', metavar='NAME', help='change one setting: a name of differences.yaml'
+    )
     parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto')
     parser.add_argument('--out', type=Path, help='run directory (default: runs/train/...)')
     parser.add_argument('--resume', type=Path, metavar='RUN', help='go on with a run')
@@ -224,7 +228,7 @@ def require_no_contradiction(
     """Refuse options that a resumed run was begun without: they could not take effect."""
     given = {word.split('=')[0] for word in words}
     names = ('preset', 'model', 'heads', 'window', 'tau_z', 'seed', 'steps', 'plant')
-    for name in (*names, 'controller'):
+    for name in (*names, 'controller', 'difference'):
         option = f'--{name.replace("_", "-")}'
         if option in given and getattr(args, name) != getattr(run, name):
             raise RunError(
@@ -245,6 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             require_no_contradiction(args, sys.argv[1:] if arguments is None else arguments, run)
         else:
             hyper = getattr(presets, args.preset)
+            hyper = with_difference(hyper, args.difference)
             if args.without_lagrangian:
                 hyper = replace(hyper, lagrangian_rate=0.0)
             run = RunConfig(
@@ -259,6 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 device=choose_device(args.device),
                 hyper=hyper,
                 controller=args.controller,
+                difference=args.difference,
             )
             folder = args.out or Path('runs/train') / run.name
         settings = settings_of(settings, run)

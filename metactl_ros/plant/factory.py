@@ -4,6 +4,7 @@
 
 from typing import Literal, TypeAlias
 
+from metactl_ros.errors import ConfigError
 from metactl_ros.plant.protocol import Plant
 from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.plant.sensing import SensedPlant
@@ -17,7 +18,12 @@ def make_plant(name: PlantName, settings: Settings) -> Plant:
     friction, rate_hz = settings.plant.friction, settings.controller.law.rate_hz
     plant: Plant
     if name == 'rk4':
-        plant = Rk4Arm(settings.arm, friction, rate_hz)
+        plant = Rk4Arm(settings.arm, friction, rate_hz, settings.plant.payload_scale_per_kg)
+    elif settings.plant.payload_scale_per_kg is not None:
+        raise ConfigError(
+            'payload_scale_per_kg: the PyBullet plant carries payloads at the tip only; take the '
+            'rk4 plant, or leave it out.'
+        )
     else:
         # Imported here: only a process that simulates with PyBullet needs it installed.
         from metactl_ros.plant.bullet_arm import BulletArm

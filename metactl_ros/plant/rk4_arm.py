@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from metactl_ros.arm import Arm, forward_dynamics, lump
+from metactl_ros.arm import Arm, forward_dynamics, Inertia, lump
 from metactl_ros.errors import PlantError
 from metactl_ros.plant.friction import Friction, friction_torque, memory_rate
 from metactl_ros.plant.protocol import check_conditions, PlantStart
@@ -14,8 +14,15 @@ from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 class Rk4Arm:
     """A batch of arms integrated with RK4; the integration step is the control period."""
 
-    def __init__(self, arm: Arm, friction: Friction, rate_hz: float) -> None:
+    def __init__(
+        self,
+        arm: Arm,
+        friction: Friction,
+        rate_hz: float,
+        payload_scale_per_kg: float | None = None,
+    ) -> None:
         self._arm = arm
+        self._payload_scale_per_kg = payload_scale_per_kg
         self._friction = friction
         self._period_ns = period_ns_of(rate_hz)
         self._stamp_ns = 0
@@ -49,7 +56,7 @@ class Rk4Arm:
     def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
         """Change payload and memory horizon, shape (...), from the next step on."""
         check_conditions(payload_kg, tau_z_s)
-        self._inertia = lump(self._arm, payload_kg)
+        self._inertia = self._lump(payload_kg)
         self._tau_z_s = tau_z_s
 
     def set_friction(self, friction: Friction) -> None:
@@ -69,6 +76,17 @@ class Rk4Arm:
         """The true friction memory z, shape (..., n)."""
         memory: Array = np.moveaxis(self._motion[2], 0, -1).copy()
         return memory
+
+    def _lump(self, payload_kg: Array) -> Inertia:
+        """Return the constants of the loaded arm: a mass at the tip, or a factor of M and C."""
+        if self._payload_scale_per_kg is None:
+            return lump(self._arm, payload_kg)
+        bare, factor = lump(self._arm, 0.0), 1.0 + self._payload_scale_per_kg * payload_kg
+        return bare._replace(
+            a1_kgm2=factor * bare.a1_kgm2,
+            a2_kgm2=factor * bare.a2_kgm2,
+            a3_kgm2=factor * bare.a3_kgm2,
+        )
 
     def _state(self) -> ArmState:
         q, qd = np.moveaxis(self._motion[:2], 1, -1).copy()
