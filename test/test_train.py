@@ -10,6 +10,7 @@ import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 from rich.console import Console
 import torch
@@ -168,6 +169,10 @@ def test_sigterm_writes_a_checkpoint_within_5_seconds(tmp_path):
     deadline = time.monotonic() + 60.0
     while not logs.exists() and time.monotonic() < deadline:
         time.sleep(0.1)  # waits for the first step; there is nothing to subscribe to
+    begun_s = sum(psutil.Process(child.pid).cpu_times()[:2])
+    while sum(psutil.Process(child.pid).cpu_times()[:2]) < begun_s + 0.5:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # the logs come just before it
     child.send_signal(signal.SIGTERM)
     asked = time.monotonic()
     _, errors = child.communicate(timeout=30)
