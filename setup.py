@@ -100,9 +100,9 @@ setup(
     entry_points={
         'console_scripts': [
             'metactl = metactl_ros.cli:main',
-            'metactl_controller = metactl_ros.nodes.controller_node:main',
-            'metactl_plant = metactl_ros.nodes.plant_node:main',
-            'metactl_recorder = metactl_ros.nodes.recorder:main',
+            'metactl_controller = metactl_ros.ros.controller_node:main',
+            'metactl_plant = metactl_ros.ros.plant_node:main',
+            'metactl_recorder = metactl_ros.ros.recorder:main',
         ]
     },
     zip_safe=False,

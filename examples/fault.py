@@ -13,12 +13,12 @@ import numpy as np
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, Mode
-from metactl_ros.plant.factory import make_plant
-from metactl_ros.plant.fault_line import FaultLine, StateMessage
-from metactl_ros.plant.faults import Fault, FaultSchedule
+from metactl_ros.plants import make_plant
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import period_ns_of, seconds
-from metactl_ros.task import draw_evaluation
+from metactl_ros.sim.fault_line import FaultLine, StateMessage
+from metactl_ros.sim.faults import Fault, FaultSchedule
+from metactl_ros.sim.task import draw_evaluation
 
 settings = load_settings()
 period_ns = period_ns_of(settings.controller.law.rate_hz)

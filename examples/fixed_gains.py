@@ -11,11 +11,11 @@ knows neither payload nor friction, and fixed gains cannot make up for that.
 import numpy as np
 
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.metrics import tracking_rmse
-from metactl_ros.plant.factory import make_plant
+from metactl_ros.metrics import tracking_rmse
+from metactl_ros.plants import make_plant
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import Array, seconds
-from metactl_ros.task import draw_evaluation
+from metactl_ros.sim.task import draw_evaluation
 
 settings = load_settings()  # config/arm.yaml, plant.yaml, controller.yaml
 plant = make_plant('rk4', settings)

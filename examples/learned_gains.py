@@ -8,14 +8,14 @@ One sees that the learned gains track far better than the fixed ones, that the i
 better still, and how often the shield had to move what each of them proposed.
 """
 
+from metactl_ros.baselines import constant_policy, load_classical
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.metrics import tracking_rmse
-from metactl_ros.evaluation.rollout import run_episode, without_warmup
-from metactl_ros.plant.factory import make_plant
+from metactl_ros.metrics import tracking_rmse
+from metactl_ros.plants import make_plant
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.rivals import constant_policy, load_classical
 from metactl_ros.settings import load_settings, shipped_policy
-from metactl_ros.task import draw_evaluation
+from metactl_ros.sim.rollout import run_episode, without_warmup
+from metactl_ros.sim.task import draw_evaluation
 
 PAYLOAD_KG = 0.75
 

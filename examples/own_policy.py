@@ -15,12 +15,12 @@ import numpy as np
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.shield import Enforcement
-from metactl_ros.evaluation.metrics import tracking_rmse
-from metactl_ros.evaluation.rollout import for_learning, run_episode
-from metactl_ros.plant.factory import make_plant
+from metactl_ros.metrics import tracking_rmse
+from metactl_ros.plants import make_plant
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import Array
-from metactl_ros.task import draw_evaluation
+from metactl_ros.sim.rollout import for_learning, run_episode
+from metactl_ros.sim.task import draw_evaluation
 
 
 def stiff_with_bias(window: Array) -> Array:

@@ -12,14 +12,14 @@ of the policy fills, and the nominal gains hold the arm.
 from pathlib import Path
 import sys
 
+from metactl_ros.baselines import constant_policy
+from metactl_ros.bench.plots import draw_tracking, Track
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.plots import draw_tracking, Track
-from metactl_ros.evaluation.rollout import run_episode
-from metactl_ros.plant.factory import make_plant
+from metactl_ros.plants import make_plant
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.rivals import constant_policy
 from metactl_ros.settings import load_settings, shipped_policy
-from metactl_ros.task import draw_evaluation
+from metactl_ros.sim.rollout import run_episode
+from metactl_ros.sim.task import draw_evaluation
 
 settings = load_settings()
 plant = make_plant('rk4', settings)

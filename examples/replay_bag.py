@@ -18,9 +18,9 @@ import tempfile
 import time
 
 from metactl_ros.bag.tick_log import BagError, read_ticks
-from metactl_ros.evaluation.verdict import answer, Question
-from metactl_ros.nodes.fleet import running, Setup
-from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.processes import running, Setup
+from metactl_ros.replay.verdict import answer, Question
+from metactl_ros.ros.loopback import loopback_environment
 
 
 def num_ticks(bag: Path) -> int:

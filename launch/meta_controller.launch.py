@@ -21,9 +21,9 @@ from launch.launch_context import LaunchContext
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from metactl_ros.nodes.fleet import assumed_by, parameters_of, require_files
-from metactl_ros.nodes.launch_arguments import LAUNCH_ARGUMENTS, wish_of
-from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.launch_arguments import LAUNCH_ARGUMENTS, wish_of
+from metactl_ros.processes import assumed_by, parameters_of, require_files
+from metactl_ros.ros.loopback import loopback_environment
 
 EXECUTABLES = {
     'controller_node': 'metactl_controller',

@@ -9,9 +9,9 @@ from pathlib import Path
 import signal
 import sys
 
+from metactl_ros.baselines import CLASSICAL
 from metactl_ros.errors import ConfigError, legible, MetactlError
-from metactl_ros.nodes.fleet import dated_bag, Setup
-from metactl_ros.rivals import CLASSICAL
+from metactl_ros.processes import dated_bag, Setup
 
 CLASSICAL_FILE = 'gains of the classical ones (default: config/classical/nominal.yaml)'
 
@@ -196,7 +196,7 @@ def _add_hil(parser: argparse.ArgumentParser) -> None:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from metactl_ros.nodes.fleet import run_up
+    from metactl_ros.processes import run_up
 
     setup = Setup(
         controller=args.controller,
@@ -225,14 +225,14 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from metactl_ros.evaluation.demo import run_demo
+    from metactl_ros.bench.demo import run_demo
 
     run_demo(args.out, args.seed, args.payload, args.duration)
     return 0
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from metactl_ros.evaluation.ros_bench import run_bench, SECTIONS
+    from metactl_ros.bench.timing import run_bench, SECTIONS
     from metactl_ros.settings import shipped_policy
 
     if unknown := set(args.only or ()) - set(SECTIONS):
@@ -250,16 +250,16 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _record(args: argparse.Namespace) -> int:
-    from metactl_ros.nodes.middleware import loopback_environment
+    from metactl_ros.ros.loopback import loopback_environment
 
     os.environ.update(loopback_environment(None))  # before rclpy, which reads it once
-    from metactl_ros.nodes.recorder import run_record
+    from metactl_ros.ros.recorder import run_record
 
     return run_record(args.out or dated_bag(), args.topics, args.namespace, args.duration)
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from metactl_ros.evaluation.verdict import Question, run_replay
+    from metactl_ros.replay.verdict import Question, run_replay
 
     question = Question(
         bag=args.bag,
@@ -277,7 +277,7 @@ def _hil(args: argparse.Namespace) -> int:
     from metactl_ros.hil.command import chosen_scenarios, run_hil
 
     if args.random:
-        from metactl_ros.hil.nemesis import run_nemesis
+        from metactl_ros.hil.random_faults import run_nemesis
 
         if args.scenarios or args.all:
             raise ConfigError('hil: --random makes its own scenario; leave the others out.')

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from metactl_ros.arm import Arm, smallest_inertia
 from metactl_ros.config import build, require_not_negative, require_positive, shown
-from metactl_ros.control.controller_settings import ControllerSettings
+from metactl_ros.control.settings import ControllerSettings
+from metactl_ros.dynamics.friction import Friction, smallest_smoothing
+from metactl_ros.dynamics.two_link import Arm, smallest_inertia
 from metactl_ros.errors import ConfigError
-from metactl_ros.plant.faults import Fault, parse_faults, plant_entries
-from metactl_ros.plant.friction import Friction, smallest_smoothing
-from metactl_ros.plant.sensing import Sensing
+from metactl_ros.sim.faults import Fault, parse_faults, plant_entries
+from metactl_ros.sim.sensing import Sensing
+from metactl_ros.sim.task import Task
 from metactl_ros.strict_yaml import read_yaml
-from metactl_ros.task import Task
 
 T = TypeVar('T')
 

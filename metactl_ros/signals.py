@@ -10,7 +10,7 @@ arm and an array of shape (...) for a batch; the equations read the same for bot
 vectors plain floats are ten times faster than NumPy's cost per call.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 import math
 from operator import mul
@@ -25,6 +25,9 @@ Component: TypeAlias = Any
 """A float, or an array of shape (...)."""
 Vector: TypeAlias = Sequence[Component]
 """One component per joint, or per gain."""
+
+Policy: TypeAlias = Callable[[Array], Array]
+"""From a window, shape (..., W, F), to an action, shape (..., m)."""
 
 NANOSECONDS_PER_SECOND = 1_000_000_000
 

@@ -10,9 +10,9 @@ from mcap.stream_reader import StreamReader
 from rosbags.highlevel import AnyReader
 import yaml
 
-from metactl_ros.bag.bag_metadata import BagTopic
-from metactl_ros.bag.bag_writer import BagMessage, BagWriter
 from metactl_ros.bag.message_definitions import MessageDefinition
+from metactl_ros.bag.metadata import BagTopic
+from metactl_ros.bag.writer import BagMessage, BagWriter
 
 SECOND = 1_000_000_000
 START_NS = 1_800_000_000 * SECOND

@@ -14,7 +14,7 @@ import pytest
 from metactl_ros.policy.bundle import BundleError
 from metactl_ros.policy.sealed import SUMS, sums_of
 from training.export import export_bundle
-from training.run import begin_run, load_presets, make_env, make_model, RunConfig
+from training.learn.run import begin_run, load_presets, make_env, make_model, RunConfig
 
 
 def finished_run(folder, settings, **changes):

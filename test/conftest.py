@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import settings as hypothesis_settings
 import pytest
 
-from metactl_ros.plant.friction import Friction
+from metactl_ros.dynamics.friction import Friction
 from metactl_ros.settings import load_settings, Settings
 
 # Derandomised: a failure on one machine is a failure on every machine.

@@ -4,8 +4,8 @@
 
 from dataclasses import replace
 
-from metactl_ros.joining import join
-from metactl_ros.motion_limits import motion_limits
+from metactl_ros.motion.joining import join
+from metactl_ros.motion.limits import motion_limits
 from metactl_ros.settings import load_arm
 
 LIMITS = motion_limits(load_arm())

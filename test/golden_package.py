@@ -18,20 +18,20 @@ import numpy as np
 import pytest
 from tick_logs import Day
 
+from metactl_ros.baselines import constant_policy, load_learned, on_observer
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, Mode
-from metactl_ros.evaluation.rollout import run_episode, without_warmup
-from metactl_ros.plant.factory import make_plant
-from metactl_ros.rivals import constant_policy, load_learned, on_observer
+from metactl_ros.plants import make_plant
 from metactl_ros.settings import load_file, load_settings, shipped_policy
 from metactl_ros.signals import ArmState, Reference, seconds
+from metactl_ros.sim.rollout import run_episode, without_warmup
 from training.benchmark import players
-from training.contest import prepare
-from training.env import ArmEnv, EnvSettings
+from training.judge.contest import prepare
+from training.judge.regimes import draw_cases, load_benchmark, settings_in
+from training.judge.study import expand, Study
+from training.learn.env import ArmEnv, EnvSettings
+from training.learn.run import load_presets
 from training.records import Run
-from training.regimes import draw_cases, load_benchmark, settings_in
-from training.run import load_presets
-from training.study import expand, Study
 
 SETTINGS = load_settings()
 BENCHMARK = load_benchmark()

@@ -24,20 +24,20 @@ import time
 import numpy as np
 
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.result_file import provenance, write_json
-from metactl_ros.motion_limits import motion_limits
-from metactl_ros.nodes.control_thread import (
+from metactl_ros.motion.limits import motion_limits
+from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.result_file import provenance, write_json
+from metactl_ros.runtime.control_thread import (
     ControlThread,
     PATIENCE_NS,
     Timing,
 )
-from metactl_ros.nodes.driver import Driver, Requests
-from metactl_ros.nodes.inbox import Arrival, Inbox
-from metactl_ros.nodes.reference_source import MotionSource
-from metactl_ros.plant.rk4_arm import Rk4Arm
-from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.inbox import Arrival, Inbox
+from metactl_ros.runtime.reference_source import MotionSource
 from metactl_ros.settings import load_settings, shipped_policy
-from metactl_ros.task import draw_evaluation
+from metactl_ros.sim.rk4_arm import Rk4Arm
+from metactl_ros.sim.task import draw_evaluation
 
 PERIOD_NS = 10_000_000
 BUSY_PER_CORE = 2

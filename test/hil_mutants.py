@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.hil.command import CAN_BE_RUN, chosen_scenarios, run_judged
 from metactl_ros.hil.scenario import load_scenario
-from metactl_ros.nodes.fleet import commands
+from metactl_ros.processes import commands
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
 
 ATTEMPTS = 5
@@ -32,25 +32,25 @@ ATTEMPTS = 5
 CONTROLLER, PLANT = ('controller_node',), ('plant_node',)
 
 BELIEVES_OLD_STATES = """
-from metactl_ros.nodes.driver import Driver
+from metactl_ros.runtime.controller import Driver
 honest = Driver.tick
 Driver.tick = lambda self, states, now_ns, is_fresh, *rest: honest(
     self, states, now_ns, True, *rest)
 """
 IMPATIENT = """
 from itertools import count
-from metactl_ros.nodes.driver import Driver
+from metactl_ros.runtime.controller import Driver
 honest, calls = Driver.tick, count()
 Driver.tick = lambda self, states, now_ns, is_fresh, *rest: honest(
     self, states, now_ns, bool(states) if next(calls) > 190 else is_fresh, *rest)
 """
 TICKS_ON_STATES = """
-from metactl_ros.nodes import control_node
+from metactl_ros.ros import control_node
 Timing = control_node.Timing
 control_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
 """
 ONE_STATE_PER_TICK = """
-from metactl_ros.nodes.inbox import Inbox
+from metactl_ros.runtime.inbox import Inbox
 honest = Inbox.take
 def take(self, timeout_s=0.0):
     first, *rest = honest(self, timeout_s) or [None]
@@ -59,22 +59,22 @@ def take(self, timeout_s=0.0):
 Inbox.take = take
 """
 OPEN_GATE = """
-from metactl_ros.nodes.state_gate import StateGate
+from metactl_ros.runtime.state_gate import StateGate
 StateGate._objection = StateGate._out_of_step = lambda *_: None
 """
 NO_NEW_TIMELINE = """
-from metactl_ros.nodes import state_gate
+from metactl_ros.runtime import state_gate
 state_gate.ADOPT_AFTER = 10**9
 """
 NAMES_UNCHECKED = """
-from metactl_ros.nodes import joint_messages
+from metactl_ros.runtime import joint_messages
 joint_messages.find_joints = lambda names, wanted: list(range(len(wanted)))
 """
 NUMBERS_UNCHECKED = """
 import numpy as np
 from metactl_ros.control.law import Situation
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.nodes import joint_messages
+from metactl_ros.runtime import joint_messages
 from metactl_ros.signals import split
 joint_messages._pick = lambda values, field, names, places: np.array([values[p] for p in places])
 ControlLoop._perceive = lambda self, state, goal: (Situation(*map(split, (
@@ -82,7 +82,7 @@ ControlLoop._perceive = lambda self, state, goal: (Situation(*map(split, (
 """
 NO_WARM_UP = """
 from dataclasses import replace
-from metactl_ros.nodes import driver
+from metactl_ros.runtime import controller as driver
 driver.with_full_window = lambda settings: replace(
     settings, modes=replace(settings.modes, warmup_ticks=0))
 """
@@ -120,35 +120,35 @@ computed_torque.saturate = lambda hold, wanted, low, high: clamp(wanted, low, hi
 """
 BELIEVES_STAMPS = """
 from metactl_ros.control.guard import Guard
-from metactl_ros.nodes.state_gate import StateGate
+from metactl_ros.runtime.state_gate import StateGate
 Guard.see = lambda self, *given, **named: None
 StateGate._out_of_step = StateGate._note_lost = lambda *_: None
 """
 HEARS_EVERYBODY = """
-from metactl_ros.nodes.sources import Contradictions, Lines, SourceWatch
+from metactl_ros.runtime.sources import Contradictions, Lines, SourceWatch
 Contradictions.are_there = Lines.are_several = lambda *_: False
 Lines.hear = lambda *_: True
 SourceWatch.look = lambda *_: None
 """
 JOINS_IN = """
-from metactl_ros.nodes.sources import SourceWatch
-from metactl_ros.nodes.supervisor import Supervisor
+from metactl_ros.runtime.sources import SourceWatch
+from metactl_ros.ros.supervisor import Supervisor
 SourceWatch.look = lambda *_: None
 Supervisor.require_alone = lambda self, *given, **named: None
 """
 NEVER_AWAY = """
-from metactl_ros.nodes.control_thread import ControlThread
+from metactl_ros.runtime.control_thread import ControlThread
 honest = ControlThread._tick
 ControlThread._tick = lambda self, arrivals, now_ns, late_ns: honest(self, arrivals, now_ns, 0)
 """
 BELIEVES_EFFORTS = """
-from metactl_ros.nodes import state_intake
+from metactl_ros.runtime import state_intake
 state_intake.effort_doubt = lambda *_: ''
 """
 FOLLOWS_ANYTHING = """
 import numpy as np
-from metactl_ros.motion_limits import MotionBounds
-from metactl_ros.nodes import reference_source
+from metactl_ros.motion.limits import MotionBounds
+from metactl_ros.runtime import reference_source
 honest, any_size = reference_source.path_within, MotionBounds(*[np.full(2, np.inf)] * 3)
 reference_source.require_points_within = lambda *_: None
 reference_source.path_within = lambda knots, present, since_s, limits, names: honest(
@@ -156,7 +156,7 @@ reference_source.path_within = lambda knots, present, since_s, limits, names: ho
 """
 ANSWERS_BESIDE_CONTROL = """
 from rcl_interfaces.srv import DescribeParameters, GetParameters
-from metactl_ros.nodes.control_node import ControlNode
+from metactl_ros.ros.control_node import ControlNode
 honest = ControlNode.__init__
 def begin(self, front):
     honest(self, front)
@@ -166,7 +166,7 @@ ControlNode.__init__ = begin
 """
 LISTENS_BESIDE_CONTROL = """
 from trajectory_msgs.msg import JointTrajectory
-from metactl_ros.nodes.control_node import ControlNode
+from metactl_ros.ros.control_node import ControlNode
 honest = ControlNode.__init__
 def begin(self, front):
     honest(self, front)
@@ -174,22 +174,22 @@ def begin(self, front):
 ControlNode.__init__ = begin
 """
 FORGIVES_LEAPS = """
-from metactl_ros.nodes import state_intake
+from metactl_ros.runtime import state_intake
 state_intake.REPORTED = {}
 """
 CLEARS_ALWAYS = """
-from metactl_ros.nodes import context_clearing
+from metactl_ros.runtime import context_clearing
 context_clearing.EVERY_NS = 0
 """
 FIXED_GAINS = """
-from metactl_ros.nodes.driver import Driver
+from metactl_ros.runtime.controller import Driver
 begin = Driver.__init__
 Driver.__init__ = lambda self, arm, settings, _, *rest: begin(self, arm, settings, None, *rest)
 """
 NONSENSE_UNSHIELDED = """
 import numpy as np
 from metactl_ros.control import loop
-from metactl_ros.nodes import driver
+from metactl_ros.runtime import controller as driver
 random = np.random.default_rng(1)
 driver.propose = lambda policy, window, size: random.uniform(-1.0, 1.0, size)
 Shield = loop.Shield
@@ -197,14 +197,14 @@ loop.Shield = lambda gain_map, nominal, _: Shield(gain_map, nominal, 'count')
 """
 SLEEPS_A_PERIOD = """
 import time
-from metactl_ros.nodes import control_thread
+from metactl_ros.runtime import control_thread
 def sleep(_):
     time.sleep(0.005)  # twice a tick
     return time.monotonic_ns()
 control_thread.sleep_until = sleep
 """
 NO_REJOINING = """
-from metactl_ros.nodes.reference_source import MotionSource
+from metactl_ros.runtime.reference_source import MotionSource
 honest = MotionSource.rejoin
 def begin(self, state):
     self._begin_ns = state.stamp_ns
@@ -212,7 +212,7 @@ def begin(self, state):
 MotionSource.begin, MotionSource.rejoin = begin, lambda self, state: None
 """
 NO_WATCHDOG = """
-from metactl_ros.nodes.simulated_robot import FreeRunningRobot
+from metactl_ros.ros.simulated_robot import FreeRunningRobot
 honest = FreeRunningRobot.__init__
 def begin(self, *given):
     honest(self, *given)

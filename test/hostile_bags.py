@@ -26,8 +26,9 @@ import numpy as np
 from recordings import cut, messages_of, record_lockstep, with_every_command
 
 from metactl_ros import cli
-from metactl_ros.evaluation import replay_page, verdict
-from metactl_ros.evaluation.result_file import provenance, write_json
+from metactl_ros.replay import page as replay_page
+from metactl_ros.replay import verdict
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
 
 KINDS = {make.__name__: make for make in (*MCAP, *FOLDERS, *CONTENT)}

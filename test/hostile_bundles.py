@@ -22,9 +22,9 @@ from hostile_runs import run_forked, Tally
 import numpy as np
 
 from metactl_ros.errors import MetactlError
-from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, shipped_policy
 
 MAKERS = hostile_bundle_files.KINDS | hostile_bundle_graphs.KINDS

@@ -28,18 +28,19 @@ from recordings import write_own
 import yaml
 
 from metactl_ros import cli
+from metactl_ros.baselines import load_classical, load_rivals, on_observer, RIVALS
 from metactl_ros.errors import MetactlError
-from metactl_ros.evaluation import replay_page, verdict
-from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.hil import command
 from metactl_ros.hil.scenario import load_scenario
-from metactl_ros.plant.rk4_arm import Rk4Arm
-from metactl_ros.rivals import load_classical, load_rivals, on_observer, RIVALS
+from metactl_ros.replay import page as replay_page
+from metactl_ros.replay import verdict
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_faults, load_file, load_settings, share_directory
-from metactl_ros.task import draw_evaluation
+from metactl_ros.sim.rk4_arm import Rk4Arm
+from metactl_ros.sim.task import draw_evaluation
 from training import sweep
-from training.regimes import Benchmark
-from training.run import Presets
+from training.judge.regimes import Benchmark
+from training.learn.run import Presets
 from training.tune import write_rivals
 
 CONFIG = share_directory() / 'config'

@@ -9,9 +9,9 @@ import numpy as np
 from rosbags.typesys import get_typestore, Stores
 from tick_logs import ARM, Day, SETTINGS, shield_row
 
-from metactl_ros.bag.bag_reader import RawMessage
 from metactl_ros.bag.command_log import FORWARD, STAMPED
-from metactl_ros.nodes.shield_names import SHIELD_NAMES
+from metactl_ros.bag.reader import RawMessage
+from metactl_ros.bag.shield_names import SHIELD_NAMES
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 STORE = get_typestore(Stores.ROS2_JAZZY)

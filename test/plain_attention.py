@@ -7,7 +7,7 @@ They share the weights of the real ones; the tests hold the two together, the be
 
 import torch
 
-from training.networks import DeepAttention, ShallowAttention
+from training.learn.networks import DeepAttention, ShallowAttention
 
 
 def plain_summary(tokens, embedding, blocks):

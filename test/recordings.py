@@ -11,14 +11,14 @@ from ros_peer import wait_until
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import get_typestore, Stores
 
-from metactl_ros.bag.bag_metadata import BagTopic
-from metactl_ros.bag.bag_reader import BagError, read_bag
-from metactl_ros.bag.bag_writer import BagMessage, BagWriter
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.message_definitions import load_definition
+from metactl_ros.bag.metadata import BagTopic
+from metactl_ros.bag.reader import BagError, read_bag
 from metactl_ros.bag.tick_log import read_ticks
-from metactl_ros.nodes.fleet import running, Setup
-from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.bag.writer import BagMessage, BagWriter
+from metactl_ros.processes import running, Setup
+from metactl_ros.ros.loopback import loopback_environment
 
 STORE = get_typestore(Stores.ROS2_JAZZY)
 

@@ -11,7 +11,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from metactl_ros.control.modes import Mode
-from metactl_ros.nodes.joint_messages import set_stamp
+from metactl_ros.runtime.joint_messages import set_stamp
 
 JOINTS = ('joint1', 'joint2')
 PERIOD_S = 0.01

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from metactl_ros.arm import gravity_torque, lump
 from metactl_ros.control.law import nominal_gains
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.nodes.driver import Driver, Requests
-from metactl_ros.reference import Hold
+from metactl_ros.dynamics.two_link import gravity_torque, lump
+from metactl_ros.motion.reference import Hold
+from metactl_ros.runtime.controller import Driver, Requests
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import ArmState, period_ns_of
 

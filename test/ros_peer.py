@@ -16,7 +16,7 @@ import pytest
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 
-from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.ros.loopback import loopback_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 20.0
@@ -74,7 +74,7 @@ def running(module, domain_id, *parameters, drives=True, code=None, ros=()):
     if module == 'controller_node' and drives:
         parameters = ('autostart:=true', 'reference:=sinusoid', *parameters)
     arguments = [*(part for text in parameters for part in ('-p', text)), *ros]
-    start = ['-m', f'metactl_ros.nodes.{module}'] if code is None else ['-c', code]
+    start = ['-m', f'metactl_ros.ros.{module}'] if code is None else ['-c', code]
     with subprocess.Popen(
         [sys.executable, *start, '--ros-args', *arguments],
         cwd=ROOT,

@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 from starts import start
 
-from metactl_ros.control.classical import make_estimator
-from metactl_ros.control.estimator import Sight
+from metactl_ros.baselines import make_classical, Rival
+from metactl_ros.control.estimators.choice import make_estimator
+from metactl_ros.control.estimators.estimator import Sight
 from metactl_ros.control.law import Situation, tracking_error
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.rollout import without_warmup
-from metactl_ros.plant.rk4_arm import Rk4Arm
-from metactl_ros.reference import Sinusoid
-from metactl_ros.rivals import make_classical, Rival
+from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import Reference, seconds, split, stack
+from metactl_ros.sim.rk4_arm import Rk4Arm
+from metactl_ros.sim.rollout import without_warmup
 
 SETTINGS = load_settings()
 ARM, LAW = SETTINGS.arm, SETTINGS.controller.law

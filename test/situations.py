@@ -4,9 +4,9 @@
 
 import numpy as np
 
-from metactl_ros.arm import bias_torque, lump, mass_at
 from metactl_ros.control import law
 from metactl_ros.control.law import feed_forward_features, tracking_error
+from metactl_ros.dynamics.two_link import bias_torque, lump, mass_at
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import split
 

@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from metactl_ros.plant.protocol import PlantStart
+from metactl_ros.sim.plant import PlantStart
 
 
 def start(q_rad, qd_radps=None, memory_nm=None, payload_kg=0.0, tau_z_s=2.0) -> PlantStart:

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The architecture as a test: who may import whom, and how large a module may grow."""
 
+import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 import re
 import subprocess
@@ -15,19 +17,22 @@ OUTSIDE = {'torch', 'stable_baselines3', 'gymnasium'}
 HEAVY = OUTSIDE | {'rclpy', 'pybullet', 'yaml', 'scipy', 'matplotlib', 'onnxruntime', 'rich'}
 NUMPY_ONLY = (
     'signals',
-    'arm',
-    'reference',
     'config',
     'errors',
-    'task',
+    'metrics',
+    'dynamics',
+    'motion',
     'control',
-    'plant.protocol',
-    'plant.friction',
-    'plant.rk4_arm',
-    'plant.sensing',
-    'plant.arm_urdf',
-    'evaluation.metrics',
+    'sim.plant',
+    'sim.rk4_arm',
+    'sim.sensing',
+    'sim.arm_urdf',
+    'sim.task',
+    'sim.rollout',
 )
+WITHOUT_ROS = ('bag', 'check', 'policy', 'replay', 'runtime', 'settings', 'baselines')
+ROS = ('ros', 'hil.intruder')
+"""Where rclpy may be imported."""
 
 
 def modules():
@@ -37,21 +42,41 @@ def modules():
 
 def forbidden_for(module):
     name = module.removeprefix('metactl_ros.')
-    if any(name == row or name.startswith(f'{row}.') for row in NUMPY_ONLY):
+    if is_in(name, NUMPY_ONLY):
         return HEAVY
     forbidden = set(OUTSIDE)
-    if not name.startswith('nodes'):
+    if not is_in(name, ROS):
         forbidden |= {'rclpy'}
-    if name != 'plant.bullet_arm':
+    if name != 'sim.bullet_arm':
         forbidden |= {'pybullet'}
     return forbidden
+
+
+def is_in(name, rooms):
+    return any(name == room or name.startswith(f'{room}.') for room in rooms)
+
+
+def imports(package='metactl_ros'):
+    """Yield (room, room it imports from) of every import; a module at the top is its own room."""
+    for path in (ROOT / package).rglob('*.py'):
+        inside = path.relative_to(ROOT / package).parts
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f'{node.module}.{alias.name}' for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                package_name, _, rest = name.partition('.')
+                if package_name == package and rest:
+                    yield inside[0].removesuffix('.py'), rest.partition('.')[0]
 
 
 @pytest.mark.parametrize('module', list(modules()))
 def test_module_stays_within_its_layer(module):
     forbidden = forbidden_for(module)
     code = f'import sys, {module}; print(*sorted(set(sys.modules) & {forbidden!r}))'
-    if module.startswith('metactl_ros.nodes'):
+    if is_in(module.removeprefix('metactl_ros.'), ROS):
         pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
     fresh = subprocess.run(
         [sys.executable, '-c', code], check=True, capture_output=True, text=True, cwd=ROOT
@@ -66,10 +91,25 @@ def test_no_module_grows_beyond_500_lines(folder):
     assert max(sizes.values()) <= 500, sizes
 
 
+@pytest.mark.parametrize('package', ['metactl_ros', 'training'])
+def test_no_two_rooms_import_each_other(package):
+    needs = {}
+    for room, other in imports(package):
+        if room not in (other, '__init__'):
+            needs.setdefault(room, set()).add(other)
+    order = list(TopologicalSorter(needs).static_order())  # a cycle raises, and names its rooms
+    assert len(order) > 5
+
+
+@pytest.mark.parametrize('room', WITHOUT_ROS)
+def test_what_needs_no_ros_does_not_import_the_nodes(room):
+    assert 'ros' not in {other for own, other in imports() if own == room}, room
+
+
 def test_training_does_not_reach_for_ros():
     for path in (ROOT / 'training').rglob('*.py'):
         assert 'rclpy' not in path.read_text()
-        assert 'metactl_ros.nodes' not in path.read_text()
+        assert 'metactl_ros.ros' not in path.read_text()
 
 
 def test_training_is_not_importable_outside_the_checkout(tmp_path):

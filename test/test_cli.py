@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
+from metactl_ros.baselines import CLASSICAL
 from metactl_ros.cli import main
 from metactl_ros.errors import ConfigError
-from metactl_ros.nodes.fleet import parameters_of, Setup
-from metactl_ros.rivals import CLASSICAL
+from metactl_ros.processes import parameters_of, Setup
 from metactl_ros.settings import shipped_policy
 
 VERBS = ('up', 'demo', 'bench', 'record', 'replay', 'hil', 'inspect')

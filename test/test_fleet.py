@@ -11,14 +11,14 @@ import sys
 import psutil
 import pytest
 
+from metactl_ros import processes as fleet
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.cli import main
-from metactl_ros.hil import crew as crews
-from metactl_ros.hil.crew import Crew
+from metactl_ros.hil import process_group as crews
+from metactl_ros.hil.process_group import Crew
 from metactl_ros.hil.scripted_fault import ScriptedFault
-from metactl_ros.nodes import fleet
-from metactl_ros.nodes.fleet import parameters_of, running, Setup
-from metactl_ros.nodes.undisturbed import undisturbed
+from metactl_ros.processes import parameters_of, running, Setup
+from metactl_ros.runtime.deferred_signals import undisturbed
 
 ROOT = Path(__file__).resolve().parents[1]
 IDLE = [sys.executable, '-c', 'import time; time.sleep(600.0)']

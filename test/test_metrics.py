@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metactl_ros.evaluation.metrics import delta_percent, is_lost, LOST_ERROR_RAD, tracking_rmse
+from metactl_ros.metrics import delta_percent, is_lost, LOST_ERROR_RAD, tracking_rmse
 
 
 def test_rmse_of_a_hand_computed_rollout():

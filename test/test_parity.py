@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from metactl_ros.bag.tick_log import read_ticks
+from metactl_ros.baselines import load_classical, RIVALS
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
-from metactl_ros.evaluation.rollout import run_episode, without_warmup
-from metactl_ros.nodes.driver import with_full_window
-from metactl_ros.nodes.fleet import running, Setup
-from metactl_ros.nodes.middleware import loopback_environment
-from metactl_ros.plant.factory import make_plant
+from metactl_ros.plants import make_plant
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.rivals import load_classical, RIVALS
+from metactl_ros.processes import running, Setup
+from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.runtime.controller import with_full_window
 from metactl_ros.settings import shipped_policy
-from training.env import ArmEnv, EnvSettings
+from metactl_ros.sim.rollout import run_episode, without_warmup
+from training.learn.env import ArmEnv, EnvSettings
 
 DOMAIN = os.getpid() % 50 * 2 + 1
 STEPS = 300

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from metactl_ros.evaluation.result_file import code_version
+from metactl_ros.result_file import code_version
 
 
 @pytest.fixture

@@ -6,15 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from metactl_ros.control.classical import EstimatorSettings
-from metactl_ros.control.gain_map import GainMap
-from metactl_ros.control.loop import ControlLoop
-from metactl_ros.errors import ConfigError
-from metactl_ros.evaluation.metrics import tracking_rmse
-from metactl_ros.evaluation.rollout import run_episode, without_warmup
-from metactl_ros.plant.protocol import PlantStart
-from metactl_ros.plant.rk4_arm import Rk4Arm
-from metactl_ros.rivals import (
+from metactl_ros.baselines import (
     CLASSICAL,
     constant_policy,
     load_classical,
@@ -27,8 +19,16 @@ from metactl_ros.rivals import (
     same_for_joints,
     truth_of,
 )
+from metactl_ros.control.estimators.choice import EstimatorSettings
+from metactl_ros.control.gain_map import GainMap
+from metactl_ros.control.loop import ControlLoop
+from metactl_ros.errors import ConfigError
+from metactl_ros.metrics import tracking_rmse
 from metactl_ros.settings import load_settings
-from metactl_ros.task import draw_evaluation, Episode
+from metactl_ros.sim.plant import PlantStart
+from metactl_ros.sim.rk4_arm import Rk4Arm
+from metactl_ros.sim.rollout import run_episode, without_warmup
+from metactl_ros.sim.task import draw_evaluation, Episode
 
 SETTINGS = load_settings()
 CONTROLLER = without_warmup(SETTINGS.controller)

@@ -8,16 +8,16 @@ from followed import LIMITS
 import numpy as np
 
 from metactl_ros.bag.command_log import CommandLog, FORWARD, STAMPED
+from metactl_ros.bag.shield_names import SHIELD_NAMES
 from metactl_ros.bag.tick_log import Seen, TickLog
 from metactl_ros.control.modes import Cause
-from metactl_ros.evaluation.rollout import unguarded
-from metactl_ros.nodes.driver import Driver, Requests
-from metactl_ros.nodes.reference_source import MotionSource
-from metactl_ros.nodes.shield_names import SHIELD_NAMES
-from metactl_ros.plant.rk4_arm import Rk4Arm
+from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.reference_source import MotionSource
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import period_ns_of
-from metactl_ros.task import draw_episode
+from metactl_ros.sim.rk4_arm import Rk4Arm
+from metactl_ros.sim.rollout import unguarded
+from metactl_ros.sim.task import draw_episode
 
 SETTINGS = load_settings()
 ARM = SETTINGS.arm
@@ -27,7 +27,7 @@ START_NS = 1_800_000_000 * 10**9
 
 
 def shield_row(tick):
-    """Return the values of ~/shield by name, as `nodes/telemetry.py` would send them."""
+    """Return the values of ~/shield by name, as `ros/telemetry.py` would send them."""
     decision = tick.step.decision
     values = [
         *(tick.step.modes, decision.reason, decision.was_moved, decision.is_feasible),

@@ -23,16 +23,16 @@ from rich.console import Console
 from rich.table import Table
 
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.evaluation.result_file import write_json
-from metactl_ros.evaluation.rollout import without_warmup
-from metactl_ros.plant.bullet_arm import BulletArm
-from metactl_ros.plant.protocol import Plant
-from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.policy.bundle import load_bundle
+from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_settings, Settings, shipped_policy
 from metactl_ros.signals import seconds
-from metactl_ros.task import draw_evaluation
-from training.bench_training import bench_training, flat
+from metactl_ros.sim.bullet_arm import BulletArm
+from metactl_ros.sim.plant import Plant
+from metactl_ros.sim.rk4_arm import Rk4Arm
+from metactl_ros.sim.rollout import without_warmup
+from metactl_ros.sim.task import draw_evaluation
+from training.judge.bench_training import bench_training, flat
 
 NUM_TURNS = 7
 BATCH = 1024

@@ -29,17 +29,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import metactl_ros
+from metactl_ros.baselines import load_rivals, Rival, RIVALS
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.errors import MetactlError
-from metactl_ros.evaluation.result_file import provenance, write_json
-from metactl_ros.plant.factory import PlantName
-from metactl_ros.rivals import load_rivals, Rival, RIVALS
+from metactl_ros.plants import PlantName
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, share_directory, shipped_policies
-from training import contest
 from training.arguments import complain
-from training.benchmark_page import write_page
-from training.contest import Outcome, play, Player
-from training.regimes import Benchmark, Cases, draw_cases, load_benchmark, Regime, settings_in
+from training.judge import contest
+from training.judge.benchmark_page import write_page
+from training.judge.contest import Outcome, play, Player
+from training.judge.regimes import (
+    Benchmark,
+    Cases,
+    draw_cases,
+    load_benchmark,
+    Regime,
+    settings_in,
+)
 
 ENFORCEMENTS: tuple[Enforcement, ...] = ('enforce', 'count')
 SPOT_REGIMES = ('tau_2', 'delay_20ms')

@@ -20,17 +20,17 @@ from rich.console import Console
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.settings import load_file
 from training.arguments import complain
-from training.cells import Cell
-from training.differences import Difference, load_differences
 from training.evaluate import PAPER_BASELINE_RAD
+from training.judge.cells import Cell
+from training.judge.paper_runs import require_of_study
+from training.judge.paper_study_page import span_rad
+from training.judge.report_tables import markdown_table, NOT_RUN, text_of, with_spread
+from training.judge.study import expand, Study
+from training.learn.differences import Difference, load_differences
+from training.learn.run import RunConfig
 from training.paper_numbers import INCRT, MAIN, STEPS
-from training.paper_runs import require_of_study
-from training.paper_study_page import span_rad
 from training.records import load_runs, require_equal, Run
-from training.report_tables import markdown_table, NOT_RUN, text_of, with_spread
-from training.run import RunConfig
 from training.stats import Interval, shift_interval
-from training.study import expand, Study
 
 UNCHANGED = 'unchanged'
 

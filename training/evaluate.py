@@ -24,18 +24,18 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from metactl_ros.baselines import CLASSICAL, ClassicalName, load_rivals
+from metactl_ros.bench.twins import Twin, TWINS
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.evaluation.metrics import delta_percent
-from metactl_ros.evaluation.result_file import provenance, write_json
-from metactl_ros.evaluation.twins import Twin, TWINS
-from metactl_ros.plant.factory import PlantName
+from metactl_ros.metrics import delta_percent
+from metactl_ros.plants import PlantName
 from metactl_ros.policy.bundle import read_bundle
-from metactl_ros.rivals import CLASSICAL, ClassicalName, load_rivals
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from training.arguments import complain, positive_count, positive_number
-from training.differences import with_difference
-from training.trial import BUNDLE_SUFFIX, run_trials, Trial, TrialResult
+from training.judge.trial import BUNDLE_SUFFIX, run_trials, Trial, TrialResult
+from training.learn.differences import with_difference
 
 # The paper's baseline RMSE, printed beside ours.
 PAPER_BASELINE_RAD = {1.0: 0.1317, 2.0: 0.1317, 5.0: 0.1311}
@@ -110,9 +110,9 @@ def describe(trial: Trial) -> dict[str, Any]:
         window = content.contract.context.num_rows
         return {'controller': run.stem, 'bundle_sha256': content.sha256, 'window': window}
     # Imported here: who evaluates the baseline or a bundle needs no torch.
-    from training.judgements import head_report_of, read_judgements
-    from training.policy import count_parameters
-    from training.run import read_origin, read_run
+    from training.learn.judgements import head_report_of, read_judgements
+    from training.learn.policy import count_parameters
+    from training.learn.run import read_origin, read_run
 
     config, origin, judgements = read_run(run), read_origin(run), read_judgements(run)
     codes = [origin.get('code'), *origin.get('resumed_with', [])]
@@ -290,7 +290,7 @@ def with_difference_of(runs: Sequence[Path] | None, settings: Settings) -> Setti
     if not trained:
         return settings
     # Imported here: who evaluates the baseline or a bundle needs no torch.
-    from training.run import read_run
+    from training.learn.run import read_run
 
     names = dict.fromkeys(read_run(run).difference for run in trained)
     if len(names) > 1 or (any(names) and len(trained) < len(runs or ())):

@@ -31,14 +31,12 @@ from rich.console import Console
 import torch
 from torch import nn
 
-from metactl_ros.arm import NUM_JOINTS
 from metactl_ros.config import build
-from metactl_ros.control.context_window import feature_names
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.window import feature_names
+from metactl_ros.dynamics.two_link import NUM_JOINTS
 from metactl_ros.errors import MetactlError
-from metactl_ros.evaluation.rollout import run_episode, without_warmup
-from metactl_ros.plant.rk4_arm import Rk4Arm
 from metactl_ros.policy.bundle import Bundle, BundleError, load_bundle
 from metactl_ros.policy.card import write_card
 from metactl_ros.policy.contract import Contract, hash_of, SCHEMA_VERSION, token_scales
@@ -47,13 +45,15 @@ from metactl_ros.policy.sealed import write_sealed
 from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array
-from metactl_ros.task import draw_evaluation
+from metactl_ros.sim.rk4_arm import Rk4Arm
+from metactl_ros.sim.rollout import run_episode, without_warmup
+from metactl_ros.sim.task import draw_evaluation
 from training.arguments import complain
-from training.checkpoint import load_network
-from training.collapsed_attention import CausalBlock
-from training.folded_attention import FoldedAttention
-from training.networks import MIN_FEATURES, ShallowAttention
-from training.run import read_run, RunConfig, RunError
+from training.learn.checkpoint import load_network
+from training.learn.collapsed_attention import CausalBlock
+from training.learn.folded_attention import FoldedAttention
+from training.learn.networks import MIN_FEATURES, ShallowAttention
+from training.learn.run import read_run, RunConfig, RunError
 
 OPSET = 20
 """Of ONNX; the first with GELU."""

@@ -24,17 +24,17 @@ from typing import Any
 
 import numpy as np
 
+from metactl_ros.baselines import constant_policy
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.evaluation.result_file import provenance, write_json
-from metactl_ros.evaluation.rollout import for_learning, run_episode, without_warmup
-from metactl_ros.plant.factory import make_plant
-from metactl_ros.rivals import constant_policy
+from metactl_ros.plants import make_plant
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
+from metactl_ros.sim.rollout import for_learning, run_episode, without_warmup
 from training.arguments import positive_number
 from training.benchmark import players
-from training.contest import Player, prepare
-from training.regimes import draw_cases, load_benchmark, Regime, settings_in
+from training.judge.contest import Player, prepare
+from training.judge.regimes import draw_cases, load_benchmark, Regime, settings_in
 
 REGIMES = ('tau_2', 'velocity_noise', 'encoder_12bit', 'delay_20ms')
 ASTRAY_RAD = 0.5

@@ -28,14 +28,14 @@ from rich.table import Table
 
 from metactl_ros.config import build
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.evaluation.result_file import provenance, write_json
-from metactl_ros.plant.factory import PlantName
+from metactl_ros.plants import PlantName
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
 from training.arguments import complain, positive_count, positive_number
+from training.judge.study import expand, Product, Size, Study
+from training.learn.run import Presets
 from training.paper_numbers import INCRT
 from training.records import require_one_protocol, Run
-from training.run import Presets
-from training.study import expand, Product, Size, Study
 from training.sweep import add_engine_arguments, run_study
 
 PAPER = {

@@ -24,19 +24,19 @@ from rich.progress import track
 from rich.table import Table
 import torch
 
-from metactl_ros.arm import forward_dynamics, lump, NUM_JOINTS
 from metactl_ros.control.law import ControlLaw, Situation, tracking_error
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.lyapunov import certificate_matrix, closed_loop_matrix
 from metactl_ros.control.shield import Enforcement
+from metactl_ros.dynamics.friction import friction_torque
+from metactl_ros.dynamics.two_link import forward_dynamics, lump, NUM_JOINTS
 from metactl_ros.errors import ConfigError
-from metactl_ros.evaluation.result_file import provenance, write_json
-from metactl_ros.evaluation.rollout import without_warmup
-from metactl_ros.plant.friction import friction_torque
-from metactl_ros.plant.rk4_arm import Rk4Arm
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array, seconds, split, stack
-from metactl_ros.task import draw_evaluation
+from metactl_ros.sim.rk4_arm import Rk4Arm
+from metactl_ros.sim.rollout import without_warmup
+from metactl_ros.sim.task import draw_evaluation
 
 Q_FLOOR = 1.0
 """eps of Q = L L^T + eps I, where tr L L^T = 2 n: half of Q is the same in every direction.

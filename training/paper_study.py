@@ -19,8 +19,19 @@ from rich.console import Console
 
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.settings import load_file
-from training.analysis import Report
 from training.arguments import complain
+from training.judge.analysis import Report
+from training.judge.paper_runs import gather, ONE_HEAD, PaperStudy
+from training.judge.paper_study_page import page_of
+from training.judge.report_figures import (
+    draw_heatmap,
+    forest_figure,
+    payload_figure,
+    save_figure,
+    seeds_figure,
+)
+from training.judge.report_tables import NOT_RUN, text_of
+from training.judge.study import Study
 from training.paper_numbers import (
     ABLATION,
     ABLATION_DIVERGED,
@@ -30,18 +41,7 @@ from training.paper_numbers import (
     MAIN,
     WINDOWS,
 )
-from training.paper_runs import gather, ONE_HEAD, PaperStudy
-from training.paper_study_page import page_of
 from training.records import BASELINE, load_runs, Place
-from training.report_figures import (
-    draw_heatmap,
-    forest_figure,
-    payload_figure,
-    save_figure,
-    seeds_figure,
-)
-from training.report_tables import NOT_RUN, text_of
-from training.study import Study
 
 
 def depth_figure(report: Report) -> Figure:

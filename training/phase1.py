@@ -5,7 +5,7 @@
     python -m training.phase1 --tau-z 1 2 3 4 5 --json results/phase1.json
 
 Rolls the baseline out on the RK4 plant, forms the paper's operators from one window per episode,
-and counts heads with the corrected algorithm (`training.head_count`):
+and counts heads with the corrected algorithm (`training.rank.head_count`):
 
     v1              second moment of the observation features
     v2              second moment of the stacked observations 1..W steps ahead
@@ -32,11 +32,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.evaluation.result_file import provenance, write_json
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from training.arguments import complain, positive_number
-from training.head_count import (
+from training.rank.head_count import (
     bootstrap_k_star,
     count_above_noise,
     count_heads,
@@ -47,8 +47,8 @@ from training.head_count import (
     spectrum,
     Thresholds,
 )
-from training.phase1_report import plot_spectra, print_table
-from training.temporal_operator import (
+from training.rank.report import plot_spectra, print_table
+from training.rank.temporal_operator import (
     at_offsets,
     draw_instants,
     feature_samples,

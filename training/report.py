@@ -37,8 +37,9 @@ from pathlib import Path
 from rich.console import Console
 
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.evaluation.result_file import write_json
-from training.analysis import (
+from metactl_ros.result_file import write_json
+from training.arguments import complain
+from training.judge.analysis import (
     analyse,
     analyse_as_paper,
     comparison_facts,
@@ -47,22 +48,21 @@ from training.analysis import (
     Report,
     run_facts,
 )
-from training.arguments import complain
-from training.records import load_runs, protocol_of
-from training.report_figures import (
+from training.judge.report_figures import (
     ablation_figure,
     forest_figure,
     payload_figure,
     save_figure,
     seeds_figure,
 )
-from training.report_tables import (
+from training.judge.report_tables import (
     comparison_rows,
     main_rows,
     markdown_table,
     terminal_table,
     write_csv,
 )
+from training.records import load_runs, protocol_of
 
 WIDTH = 140
 """Columns of the widest table: a number is never cut short."""

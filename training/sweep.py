@@ -41,12 +41,12 @@ from rich.live import Live
 from rich.table import Table
 
 from metactl_ros.errors import ConfigError, MetactlError, MissingDependency
-from metactl_ros.evaluation.result_file import write_json
+from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_file
 from training.arguments import complain, positive_count
+from training.judge.study import expand, Study
+from training.learn.run import read_run, RunConfig
 from training.records import load_runs, Run
-from training.run import read_run, RunConfig
-from training.study import expand, Study
 
 ROOT = Path(__file__).resolve().parents[1]
 # One thread: small matrices only lose by more. Wide: the reason of a failure stays on one line.

@@ -32,16 +32,16 @@ from stable_baselines3.common.callbacks import BaseCallback
 import torch
 
 from metactl_ros.errors import MetactlError
-from metactl_ros.evaluation.metrics import delta_percent
-from metactl_ros.plant.factory import PlantName
+from metactl_ros.metrics import delta_percent
+from metactl_ros.plants import PlantName
 from metactl_ros.settings import load_settings, Settings
 from training.arguments import complain
-from training.checkpoint import load_checkpoint, save_checkpoint, save_result
-from training.differences import with_difference
-from training.head_monitor import inspect_actor, record_actor
-from training.judgements import judgement_of, Judgements
-from training.policy import mean_rmse, network_policy
-from training.run import (
+from training.learn.checkpoint import load_checkpoint, save_checkpoint, save_result
+from training.learn.differences import with_difference
+from training.learn.head_monitor import inspect_actor, record_actor
+from training.learn.judgements import judgement_of, Judgements
+from training.learn.policy import mean_rmse, network_policy
+from training.learn.run import (
     begin_run,
     choose_device,
     load_presets,
@@ -195,7 +195,7 @@ def parse_args(arguments: Sequence[str] | None, presets: Presets) -> argparse.Na
     names = [field.name for field in fields(presets)]
     parser.add_argument('--preset', choices=names, default='robust', help='(%(default)s)')
     parser.add_argument(
-        '--model', default='incrt', help='a name of training.networks (%(default)s)'
+        '--model', default='incrt', help='a name of training.learn.networks (%(default)s)'
     )
     parser.add_argument('--heads', type=int, default=7, help='attention heads K (%(default)s)')
     parser.add_argument('--window', type=int, default=50, help='window W (%(default)s)')

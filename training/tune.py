@@ -27,20 +27,20 @@ from scipy.optimize import minimize  # type: ignore[import-untyped]
 from scipy.stats.qmc import Halton  # type: ignore[import-untyped]
 import yaml
 
+from metactl_ros.baselines import Rival, RIVALS, same_for_joints
 from metactl_ros.config import shown
-from metactl_ros.control.adaptive import SlotineLiSettings
-from metactl_ros.control.classical import EstimatorSettings
-from metactl_ros.control.disturbance import IntegralSettings, MomentumObserverSettings
-from metactl_ros.control.friction_observers import LugreSettings
+from metactl_ros.control.estimators.choice import EstimatorSettings
+from metactl_ros.control.estimators.disturbance import IntegralSettings, MomentumObserverSettings
+from metactl_ros.control.estimators.friction_observers import LugreSettings
+from metactl_ros.control.estimators.slotine_li import SlotineLiSettings
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.evaluation.result_file import write_json
-from metactl_ros.rivals import Rival, RIVALS, same_for_joints
+from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_settings, Settings, share_directory
 from metactl_ros.signals import Array
 from metactl_ros.strict_yaml import read_yaml
 from training.arguments import complain
-from training.contest import play, Player
-from training.regimes import draw_cases, load_benchmark, Sensors, settings_in
+from training.judge.contest import play, Player
+from training.judge.regimes import draw_cases, load_benchmark, Sensors, settings_in
 
 DRAWN, REFINED = 8, 12
 """Evaluations for each parameter: of the Halton sequence, and of the search from its best."""

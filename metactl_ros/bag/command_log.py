@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bag.bag_reader import RawMessage, read_bag
 from metactl_ros.bag.cdr import CdrError, read_joint_state
+from metactl_ros.bag.reader import RawMessage, read_bag
 from metactl_ros.signals import Array
 
 STAMPED = 'joint_commands'

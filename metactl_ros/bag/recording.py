@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import threading
 import time
 
-from metactl_ros.bag.bag_writer import BagMessage, BagWriteError, BagWriter
+from metactl_ros.bag.writer import BagMessage, BagWriteError, BagWriter
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 PERIOD_S = 0.25

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.bag.alignment import align
-from metactl_ros.bag.bag_reader import BagError, read_bag
 from metactl_ros.bag.command_log import CommandLog
+from metactl_ros.bag.reader import BagError, read_bag
 from metactl_ros.bag.tick_messages import (
     collect,
     follows,

@@ -15,7 +15,6 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metactl_ros.bag.bag_reader import BagContent, BagError
 from metactl_ros.bag.cdr import (
     CdrError,
     JointValues,
@@ -32,9 +31,10 @@ from metactl_ros.bag.command_log import (
     LARGEST,
     STAMPED,
 )
+from metactl_ros.bag.reader import BagContent, BagError
+from metactl_ros.bag.shield_names import SHIELD_NAMES
 from metactl_ros.config import MOST_TEXT, shown
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.nodes.shield_names import SHIELD_NAMES
 
 TYPES = {
     'shield': 'sensor_msgs/msg/JointState',

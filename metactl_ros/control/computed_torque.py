@@ -26,9 +26,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metactl_ros.arm import apply_mass, Mass
 from metactl_ros.control.law import TrackingError
 from metactl_ros.control.shield import AdmissibleGains
+from metactl_ros.dynamics.two_link import apply_mass, Mass
 from metactl_ros.signals import (
     are_between,
     Array,

@@ -37,10 +37,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from metactl_ros.arm import apply_mass, JointLimits, Mass
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.control.law import Situation
 from metactl_ros.control.modes import Cause
+from metactl_ros.dynamics.two_link import apply_mass, JointLimits, Mass
 from metactl_ros.signals import (
     choose,
     Component,

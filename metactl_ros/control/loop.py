@@ -18,26 +18,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.arm import (
-    Arm,
-    bias_torque,
-    gravity_torque,
-    lump,
-    Mass,
-    mass_at,
-    NUM_JOINTS,
-    smallest_inertia,
-)
-from metactl_ros.control.classical import make_estimator
 from metactl_ros.control.computed_torque import (
     computed_torque,
     effort_box,
     holding_torque,
     limit_effort,
 )
-from metactl_ros.control.context_window import ContextWindow, step_observation
-from metactl_ros.control.controller_settings import ControllerSettings
-from metactl_ros.control.estimator import Estimation
+from metactl_ros.control.estimators.choice import make_estimator
+from metactl_ros.control.estimators.estimator import Estimation
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.guard import Guard
 from metactl_ros.control.law import (
@@ -49,7 +37,19 @@ from metactl_ros.control.law import (
 )
 from metactl_ros.control.lyapunov import LyapunovFunction
 from metactl_ros.control.modes import Health, HEALTHY, Mode, ModeInputs, Modes
+from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement, Reason, Shield, ShieldDecision
+from metactl_ros.control.window import ContextWindow, step_observation
+from metactl_ros.dynamics.two_link import (
+    Arm,
+    bias_torque,
+    gravity_torque,
+    lump,
+    Mass,
+    mass_at,
+    NUM_JOINTS,
+    smallest_inertia,
+)
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import (
     are_within,

@@ -30,9 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metactl_ros.arm import Mass, solve_mass
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.control.law import ControlLaw, TrackingError
+from metactl_ros.dynamics.two_link import Mass, solve_mass
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array, Component, dot, Vector
 

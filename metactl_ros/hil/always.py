@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metactl_ros.evaluation.invariants import check_commands, Promise
+from metactl_ros.check.invariants import check_commands, Promise
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import Scenario
 from metactl_ros.signals import Array

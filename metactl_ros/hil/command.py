@@ -8,19 +8,19 @@ import sys
 import time
 
 from metactl_ros.bag.tick_log import BagError
+from metactl_ros.check.invariants import Promise
 from metactl_ros.errors import ConfigError
-from metactl_ros.evaluation.invariants import Promise
 from metactl_ros.hil.always import Verdict
-from metactl_ros.hil.crew import Commands
 from metactl_ros.hil.judge import judge, longest_stall_s
+from metactl_ros.hil.process_group import Commands
 from metactl_ros.hil.read_run import read_run
 from metactl_ros.hil.report import in_lines, Outcome, write_junit, write_results
 from metactl_ros.hil.run import HilError, run_scenario
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import load_scenario, shipped_scenarios
 from metactl_ros.hil.timeline_plot import plot_timeline
-from metactl_ros.nodes.fleet import commands, Setup
-from metactl_ros.nodes.parameters import defaults_of
+from metactl_ros.processes import commands, Setup
+from metactl_ros.ros.parameters import defaults_of
 from metactl_ros.settings import faults_file, load_settings, Settings
 from metactl_ros.signals import period_ns_of, seconds
 

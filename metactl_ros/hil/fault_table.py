@@ -22,12 +22,12 @@ import numpy as np
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.errors import MetactlError
-from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.hil.always import early_error
 from metactl_ros.hil.command import chosen_scenarios, run_once
 from metactl_ros.hil.judge import longest_stall_s
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import load_scenario
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
 
 ATTEMPTS = 8

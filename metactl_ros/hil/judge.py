@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from metactl_ros.check.invariants import Promise
 from metactl_ros.control.modes import Mode
-from metactl_ros.evaluation.invariants import Promise
 from metactl_ros.hil.always import demanded_of_all, Verdict
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import Expectation, Scenario

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from metactl_ros.bag.tick_log import BagError
-from metactl_ros.hil.believable import believable, Said
+from metactl_ros.hil.accepted_states import believable, Said
 from metactl_ros.hil.command_topics import read_commands
 from metactl_ros.hil.run_log import Life, RunLog, Span
 from metactl_ros.hil.scenario import Scenario
 from metactl_ros.hil.scripted_fault import ScriptedFault
-from metactl_ros.nodes.joint_messages import nanoseconds
+from metactl_ros.runtime.joint_messages import nanoseconds
 from metactl_ros.settings import load_arm
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from metactl_ros.evaluation.result_file import provenance, write_json
 from metactl_ros.hil.always import Verdict
+from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import Settings
 
 

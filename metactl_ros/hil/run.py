@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a scenario: robot, controller and recorder as processes, and faults on time.
 
-The robot does to itself what is its own to do (`plant/faults.py`); what happens to processes is
+The robot does to itself what is its own to do (`sim/faults.py`); what happens to processes is
 done here. A bag is left behind, and `run.json`: when each of these faults really came.
 """
 
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
-from metactl_ros.evaluation.result_file import write_json
-from metactl_ros.hil.crew import Commands, Crew
+from metactl_ros.hil.process_group import Commands, Crew
 from metactl_ros.hil.scenario import load_scenario, Scenario
 from metactl_ros.hil.scripted_fault import ScriptedFault
-from metactl_ros.nodes.fleet import commands, Setup
-from metactl_ros.nodes.middleware import loopback_environment
+from metactl_ros.processes import commands, Setup
+from metactl_ros.result_file import write_json
+from metactl_ros.ros.loopback import loopback_environment
 
 START_WITHIN_S = 30.0
 """How long the processes may take until the first tick."""
@@ -70,7 +70,7 @@ def run_scenario(
     environment = loopback_environment(None)
     os.environ.update(environment)
     # Imported here, in that environment: rclpy reads it once.
-    from metactl_ros.nodes.onlooker import Onlooker
+    from metactl_ros.ros.mode_monitor import Onlooker
 
     crew, onlooker = Crew(setup, folder, commands_of, environment), Onlooker()
     events: list[dict[str, Any]] = []

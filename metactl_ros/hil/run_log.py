@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.evaluation.invariants import Commands, States
+from metactl_ros.check.invariants import Commands, States
 from metactl_ros.hil.scripted_fault import HARMLESS, ScriptedFault
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 

@@ -36,11 +36,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from metactl_ros.baselines import RivalName
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil.scripted_fault import ScriptedFault
-from metactl_ros.nodes.fleet import Setup
-from metactl_ros.rivals import RivalName
+from metactl_ros.processes import Setup
 from metactl_ros.settings import load_file, share_directory
 
 ModeName: TypeAlias = Literal['NOMINAL', 'WARMUP', 'FALLBACK', 'STOP', 'BLIND', 'FAULT']

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""A fault of a scenario: one of the robot's own (`plant/faults.py`), or one of processes."""
+"""A fault of a scenario: one of the robot's own (`sim/faults.py`), or one of processes."""
 
 from dataclasses import dataclass
 import difflib
@@ -8,7 +8,7 @@ import math
 
 from metactl_ros.config import require_not_negative
 from metactl_ros.errors import ConfigError
-from metactl_ros.plant.faults import Fault, is_plant_fault, Kind, KINDS
+from metactl_ros.sim.faults import Fault, is_plant_fault, Kind, KINDS
 
 INTRUSIONS = {
     'second_states': Kind(
@@ -49,7 +49,7 @@ INTRUSIONS = {
         'a trajectory moves the first joint so far in 50 ms', 'rad', 2.0, (-10.0, 10.0)
     ),
 }
-"""What somebody else may do on the topics: `nodes/intruder.py`."""
+"""What somebody else may do on the topics: `hil/intruder.py`."""
 PROCESS_KINDS = {
     'cpu_load': Kind('so many processes per core spin', 'per core', 1.0, (1.0, 16.0)),
     'sigstop_controller': Kind('the controller stands still, then goes on'),

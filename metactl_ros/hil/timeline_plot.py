@@ -6,9 +6,9 @@ from pathlib import Path
 
 import matplotlib
 
-from metactl_ros.evaluation.plots import mode_legend, shade_modes
-from metactl_ros.evaluation.replay_figures import MODE_COLOURS
+from metactl_ros.bench.plots import mode_legend, shade_modes
 from metactl_ros.hil.run_log import RunLog
+from metactl_ros.replay.figures import MODE_COLOURS
 
 matplotlib.use('Agg')
 from matplotlib import pyplot

@@ -19,9 +19,9 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from metactl_ros.arm import Arm, NUM_JOINTS
-from metactl_ros.control.controller_settings import ControllerSettings
 from metactl_ros.control.gain_map import GainMap
+from metactl_ros.control.settings import ControllerSettings
+from metactl_ros.dynamics.two_link import Arm, NUM_JOINTS
 from metactl_ros.policy.contract import check_made_for, Contract, parse_contract
 from metactl_ros.policy.onnx_policy import OnnxPolicy, PolicyShape
 from metactl_ros.policy.sealed import BundleError, read_sealed, SUMS

@@ -13,19 +13,19 @@ from pathlib import Path
 import re
 from typing import Any
 
-from metactl_ros.arm import Arm
 from metactl_ros.config import build
-from metactl_ros.control.classical import EstimatorSettings
-from metactl_ros.control.context_window import (
+from metactl_ros.control.estimators.choice import EstimatorSettings
+from metactl_ros.control.gain_map import GainBox
+from metactl_ros.control.law import ControlLaw
+from metactl_ros.control.lyapunov import LyapunovSettings
+from metactl_ros.control.settings import ControllerSettings
+from metactl_ros.control.window import (
     ContextSettings,
     feature_names,
     TOKEN_UNITS,
     Tokens,
 )
-from metactl_ros.control.controller_settings import ControllerSettings
-from metactl_ros.control.gain_map import GainBox
-from metactl_ros.control.law import ControlLaw
-from metactl_ros.control.lyapunov import LyapunovSettings
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
 from metactl_ros.policy.sealed import BundleError
 

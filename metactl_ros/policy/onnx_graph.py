@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 OPSET = 20
 """Of ONNX, whose rules these are; the first with GELU."""
 MOST_NODES = 1000
-"""The largest network of `training.networks` has about a hundred; none is deeper than it is
+"""The largest network of `training.learn.networks` has about a hundred; none is deeper than it is
 long."""
 MOST_ELEMENTS, MOST_AXES = 2**20, 8
 """Of any tensor, for one window; the largest network has a hundredth, and five axes."""
@@ -368,4 +368,4 @@ OPERATORS: dict[str, Rule] = {
     'Tanh': Rule(_same, (1, 1), {}),
     'Transpose': Rule(_transpose, (1, 1), {'perm': tuple}),
 }
-"""What the exporter makes of the networks of `training.networks`."""
+"""What the exporter makes of the networks of `training.learn.networks`."""

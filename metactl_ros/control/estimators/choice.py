@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The estimators that classical controllers are made of, chosen by their settings.
+
+ct_integral         computed torque and integral action     `disturbance.Integral`
+momentum_observer   generalised momentum                    `disturbance.MomentumObserver`
+slotine_li          adaptive, with or without memory        `adaptive.SlotineLi`
+lugre_observer      identified friction                     `friction_observers.LugreObserver`
+oracle              knows payload, friction and memory      `friction_observers.Oracle`
+"""
+
+from dataclasses import dataclass, fields
+
+from metactl_ros.control.estimators.disturbance import (
+    Integral,
+    IntegralSettings,
+    MomentumObserver,
+    MomentumObserverSettings,
+)
+from metactl_ros.control.estimators.estimator import Estimator
+from metactl_ros.control.estimators.friction_observers import (
+    LugreObserver,
+    LugreSettings,
+    Oracle,
+    OracleSettings,
+)
+from metactl_ros.control.estimators.slotine_li import SlotineLi, SlotineLiSettings
+from metactl_ros.control.law import ControlLaw
+from metactl_ros.dynamics.two_link import Arm, Inertia, lump
+from metactl_ros.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EstimatorSettings:
+    """One estimator: the entry that is given."""
+
+    integral: IntegralSettings | None = None
+    momentum_observer: MomentumObserverSettings | None = None
+    slotine_li: SlotineLiSettings | None = None
+    lugre_observer: LugreSettings | None = None
+    oracle: OracleSettings | None = None
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in fields(self)]
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ConfigError(f'EstimatorSettings: expected one of {names}, found {given}.')
+
+
+def make_estimator(settings: EstimatorSettings, arm: Arm, law: ControlLaw) -> Estimator:
+    """Return the estimator of the settings for an arm whose model has no payload."""
+    model = lump(arm, 0.0)
+    per_kg = Inertia(*(one - none for one, none in zip(lump(arm, 1.0), model, strict=True)))
+    if settings.integral is not None:
+        return Integral(settings.integral, model, arm.limits.effort_nm)
+    if settings.momentum_observer is not None:
+        return MomentumObserver(settings.momentum_observer, model, arm.limits.effort_nm)
+    if settings.slotine_li is not None:
+        return SlotineLi(settings.slotine_li, law, model, per_kg)
+    if settings.lugre_observer is not None:
+        return LugreObserver(settings.lugre_observer)
+    assert settings.oracle is not None
+    return Oracle(settings.oracle, per_kg)

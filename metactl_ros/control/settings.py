@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that decides what a control loop does, but its policy."""
+
+from dataclasses import dataclass
+
+from metactl_ros.control.estimators.choice import EstimatorSettings
+from metactl_ros.control.gain_map import GainBox
+from metactl_ros.control.guard import GuardSettings
+from metactl_ros.control.law import ControlLaw
+from metactl_ros.control.lyapunov import LyapunovSettings
+from metactl_ros.control.modes import ModeSettings
+from metactl_ros.control.window import ContextSettings
+from metactl_ros.dynamics.two_link import NUM_JOINTS
+from metactl_ros.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControllerSettings:
+    """The controller, as `config/controller.yaml` states it."""
+
+    law: ControlLaw
+    gain_box: GainBox
+    lyapunov: LyapunovSettings
+    context: ContextSettings
+    modes: ModeSettings
+    guard: GuardSettings
+    estimator: EstimatorSettings | None = None
+    """Of what the model lacks: the column `estimate`, and extra features of the context."""
+
+    def __post_init__(self) -> None:
+        allowed = (0,) if self.estimator is None else (0, NUM_JOINTS)
+        if self.context.num_extra not in allowed:
+            raise ConfigError(
+                f'context.num_extra: expected one of {allowed}, the joints of an estimator if '
+                f'there is one, found {self.context.num_extra}.'
+            )
+        if self.estimator is None and 'estimate' in self.gain_box.columns:
+            raise ConfigError(
+                'gain_box.feed_forward: has a column `estimate`, but there is no estimator; '
+                'remove the column, or state an estimator.'
+            )

@@ -1,0 +1,324 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Somebody else on the topics of robot and controller, for scenarios of faults.
+
+    python -m metactl_ros.hil.intruder second_states flood_clear_context=100
+
+Does what INTRUSIONS of `hil/scripted_fault.py` lists. `KIND` or `KIND=AMOUNT` begins one, as an
+argument or as a line of the standard input; `end KIND` there ends it, and `prepare KIND=AMOUNT`
+makes ready what takes long, and says `ready`. The end of the input, SIGTERM and SIGINT end the
+process. What is not being done has neither publisher nor client: nobody can tell that somebody is
+there.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from queue import Empty, SimpleQueue
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from rcl_interfaces.srv import DescribeParameters, GetParameters
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.serialization import serialize_message
+from rclpy.signals import SignalHandlerOptions
+from rclpy.utilities import remove_ros_args
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.errors import ConfigError
+from metactl_ros.hil.scripted_fault import INTRUSIONS
+from metactl_ros.ros.quality_of_service import RELIABLE, SENSOR
+from metactl_ros.ros.telemetry import forward_command, joint_state
+from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.settings import load_arm
+from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
+
+PERIOD_S = 0.01
+POINTS_PER_S = 200_000
+MATCHED_S = 0.3
+"""A publisher knows of a listener before that one knows of it, and would talk to nobody."""
+ANSWER_WITHIN_S = 2.0
+"""After this long without an answer, the next question is asked."""
+SLOWLY_RADPS = 0.9
+"""For those parts of a bad trajectory that are in order."""
+SMOOTHLY_S, FAST_S, INSTANT_S = 1.5, 0.05, 1e-9
+
+Deed = Generator[None, None, None]
+"""Does a little whenever it is asked to go on, 100 times a second; closed, it takes all back."""
+
+
+class Intruder:
+    """What one node does to others, by kind."""
+
+    def __init__(self, node: Node, arm: Arm) -> None:
+        self._node, self._arm = node, arm
+        self._deeds: dict[str, Deed] = {}
+        self._seen_rad: Array | None = None
+        self._long: dict[int, JointTrajectory] = {}  # by the number of points
+        # Not joint_states: there it would hear itself.
+        node.create_subscription(JointState, 'plant/truth', self._on_truth, SENSOR)
+
+    def begin(self, kind: str, amount: float) -> None:
+        """Begin a deed, anew if it is being done."""
+        self.end(kind)
+        self._deeds[kind] = _DEEDS[kind](self, amount)
+
+    def prepare(self, kind: str, amount: float) -> None:
+        """Write a very long trajectory before it is wanted: that takes seconds."""
+        if kind == 'flood_trajectories':
+            times_s = np.linspace(1.0, 60.0, round(amount)).tolist()
+            nowhere = np.zeros(len(self._arm.joint_names))
+            self._long[round(amount)] = self._trajectory([(t_s, nowhere) for t_s in times_s])
+
+    def end(self, kind: str) -> None:
+        """End a deed, if it is being done."""
+        if kind in self._deeds:
+            self._deeds.pop(kind).close()
+
+    def step(self) -> None:
+        """Do a little of everything."""
+        for kind, deed in list(self._deeds.items()):
+            if next(deed, 'over') == 'over':
+                del self._deeds[kind]
+
+    def close(self) -> None:
+        """End everything."""
+        for kind in list(self._deeds):
+            self.end(kind)
+
+    def _on_truth(self, message: JointState) -> None:
+        self._seen_rad = np.array(message.position)
+
+    def _find_arm(self) -> Generator[None, None, Array]:
+        """Wait until the arm is seen; return where it is, shape (n,)."""
+        while self._seen_rad is None:
+            yield
+        return self._seen_rad
+
+    def _second_states(self, offset_rad: float) -> Deed:
+        rest_rad = (yield from self._find_arm()) + offset_rad
+        yield from self._say_states(lambda: rest_rad)
+
+    def _echoed_states(self, offset_rad: float) -> Deed:
+        first = yield from self._find_arm()
+
+        def where() -> Array:
+            return (first if self._seen_rad is None else self._seen_rad) + offset_rad
+
+        yield from self._say_states(where)
+
+    def _say_states(self, where: Callable[[], Array]) -> Deed:
+        """Publish joint states; velocities are the differences of positions."""
+        publisher = self._node.create_publisher(JointState, 'joint_states', 5)
+        try:
+            before, before_ns = where(), time.time_ns()
+            while True:
+                yield
+                now, now_ns = where(), time.time_ns()
+                passed_s = max((now_ns - before_ns) / NANOSECONDS_PER_SECOND, PERIOD_S)
+                fields = {'position': now, 'velocity': (now - before) / passed_s}
+                publisher.publish(joint_state(now_ns, self._arm.joint_names, **fields))
+                before, before_ns = now, now_ns
+        finally:
+            self._node.destroy_publisher(publisher)
+
+    def _second_commands(self, share: float) -> Deed:
+        names, effort = self._arm.joint_names, share * np.array(self._arm.limits.effort_nm)
+        create, destroy = self._node.create_publisher, self._node.destroy_publisher
+        stamped = create(JointState, 'joint_commands', RELIABLE)
+        forward = create(Float64MultiArray, 'forward_effort_controller/commands', RELIABLE)
+        try:
+            while True:
+                stamped.publish(joint_state(time.time_ns(), names, effort=effort))
+                forward.publish(forward_command(names, effort))
+                yield
+        finally:
+            destroy(stamped)
+            destroy(forward)
+
+    def _flood_parameters(self, number: float) -> Deed:
+        """Ask for parameters by very many names, one question after the other."""
+        names = ['policy'] * round(number)
+        asked = (
+            (GetParameters, 'controller/get_parameters'),
+            (DescribeParameters, 'controller/describe_parameters'),
+        )
+        clients = [(kind, self._node.create_client(kind, name)) for kind, name in asked]
+        try:
+            while True:
+                for kind, client in clients:
+                    while not client.service_is_ready():
+                        yield
+                    answer = client.call_async(kind.Request(names=names))
+                    until_s = time.monotonic() + ANSWER_WITHIN_S
+                    while not answer.done() and time.monotonic() < until_s:
+                        yield
+                    client.remove_pending_request(answer)
+        finally:
+            for _, client in clients:
+                self._node.destroy_client(client)
+
+    def _flood_clear_context(self, rate_hz: float) -> Deed:
+        client = self._node.create_client(Trigger, 'controller/clear_context')
+        due_s = time.monotonic()
+        try:
+            while True:
+                while due_s <= time.monotonic():
+                    due_s += 1.0 / rate_hz
+                    if client.service_is_ready():
+                        client.call_async(Trigger.Request())
+                yield
+        finally:
+            self._node.destroy_client(client)
+
+    def _flood_trajectories(self, number: float) -> Deed:
+        """Send a very long trajectory that holds the arm where it is, again and again."""
+        here = yield from self._find_arm()
+        if round(number) not in self._long:
+            self.prepare('flood_trajectories', number)
+        message = self._long[round(number)]
+        for point in message.points:
+            point.positions = here.tolist()
+        yield from self._send(serialize_message(message), number / POINTS_PER_S)
+
+    def _trajectory_smooth(self, way_rad: float) -> Deed:
+        here = yield from self._find_arm()
+        yield from self._send(self._trajectory([(SMOOTHLY_S, _moved(here, way_rad))]))
+
+    def _trajectory_leap(self, way_rad: float) -> Deed:
+        """Go to one side slowly, from there to the other in 1 ns."""
+        here = yield from self._find_arm()
+        sides = [np.array([side * 0.5 * way_rad, *here[1:]]) for side in (-1.0, 1.0)]
+        begin_s = float(abs(sides[0] - here).max()) / SLOWLY_RADPS
+        points = [(begin_s, sides[0]), (begin_s + INSTANT_S, sides[1])]
+        yield from self._send(self._trajectory(points))
+
+    def _trajectory_far(self, goal_rad: float) -> Deed:
+        here = yield from self._find_arm()
+        goal = np.array([goal_rad, *here[1:]])
+        took_s = float(abs(goal - here).max()) / SLOWLY_RADPS
+        yield from self._send(self._trajectory([(took_s, goal)]))
+
+    def _trajectory_fast(self, way_rad: float) -> Deed:
+        here = yield from self._find_arm()
+        yield from self._send(self._trajectory([(FAST_S, _moved(here, way_rad))]))
+
+    def _trajectory(self, points: Sequence[tuple[float, Array]]) -> JointTrajectory:
+        """Return a trajectory of positions at times, with velocities of zero."""
+        message = JointTrajectory(joint_names=list(self._arm.joint_names))
+        for t_s, q_rad in points:
+            point = JointTrajectoryPoint(positions=q_rad.tolist(), velocities=[0.0] * len(q_rad))
+            set_stamp(point.time_from_start, round(t_s * NANOSECONDS_PER_SECOND))
+            message.points.append(point)
+        return message
+
+    def _send(self, message: JointTrajectory | bytes, every_s: float | None = None) -> Deed:
+        """Publish a trajectory, or its bytes, once somebody listens; repeatedly if so asked."""
+        publisher = self._node.create_publisher(
+            JointTrajectory, 'controller/joint_trajectory', RELIABLE
+        )
+        try:
+            while not publisher.get_subscription_count():
+                yield
+            due_s = time.monotonic() + MATCHED_S
+            while True:
+                if time.monotonic() >= due_s:
+                    publisher.publish(message)
+                    due_s = np.inf if every_s is None else time.monotonic() + every_s
+                yield
+        finally:
+            self._node.destroy_publisher(publisher)
+
+
+def _moved(q_rad: Array, way_rad: float) -> Array:
+    """Return a posture with another position of the first joint."""
+    return np.array([q_rad[0] + way_rad, *q_rad[1:]])
+
+
+_DEEDS: dict[str, Callable[[Intruder, float], Deed]] = {
+    kind: getattr(Intruder, f'_{kind}') for kind in INTRUSIONS
+}
+
+
+def parse_deed(text: str) -> tuple[str, float]:
+    """Return kind and amount of `KIND` or `KIND=AMOUNT`.
+
+    Raises:
+        ConfigError: If there is no such kind, or the amount is no number.
+    """
+    kind, _, amount = text.partition('=')
+    if kind not in INTRUSIONS:
+        raise ConfigError(f'intruder: expected one of {", ".join(INTRUSIONS)}, found {kind!r}.')
+    try:
+        return kind, float(amount) if amount else INTRUSIONS[kind].usual
+    except ValueError:
+        raise ConfigError(f'intruder: {kind}: expected a number, found {amount!r}.') from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Intrude until the input ends or a signal comes; return 0, or 2 after wrong use."""
+    given = sys.argv if arguments is None else list(arguments)
+    orders: SimpleQueue[str | None] = SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: orders.put(None))
+    try:
+        begun = [parse_deed(text) for text in remove_ros_args(given)[1:]]
+    except ConfigError as error:
+        sys.stderr.write(f'error: {error}\n')
+        return 2
+    rclpy.init(args=given, signal_handler_options=SignalHandlerOptions.NO)
+    node = Node('intruder', start_parameter_services=False)
+    executor, intruder = SingleThreadedExecutor(), Intruder(node, load_arm())
+    executor.add_node(node)
+    for deed in begun:
+        intruder.begin(*deed)
+    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    try:
+        while _obey(intruder, orders):
+            until_s = time.monotonic() + PERIOD_S
+            intruder.step()
+            while (left_s := until_s - time.monotonic()) > 0.0:
+                executor.spin_once(timeout_sec=left_s)
+    finally:
+        intruder.close()
+        executor.shutdown()
+        node.destroy_node()
+        rclpy.try_shutdown()
+    return 0
+
+
+def _listen(orders: 'SimpleQueue[str | None]') -> None:
+    for line in sys.stdin:
+        orders.put(line.strip())
+    orders.put(None)
+
+
+def _obey(intruder: Intruder, orders: Any) -> bool:
+    """Do what was ordered since the last time; return whether to go on."""
+    while True:
+        try:
+            order = orders.get_nowait()
+        except Empty:
+            return True
+        if order is None:
+            return False
+        if order.startswith('end '):
+            intruder.end(order.removeprefix('end '))
+        elif order.startswith('prepare '):
+            intruder.prepare(*parse_deed(order.removeprefix('prepare ')))
+            sys.stdout.write('ready\n')
+            sys.stdout.flush()
+        else:
+            intruder.begin(*parse_deed(order))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,3 +1,0 @@
-# SPDX-FileCopyrightText: 2026 The metactl_ros authors
-# SPDX-License-Identifier: Apache-2.0
-"""The ROS 2 nodes, and what they are made of that needs no ROS."""

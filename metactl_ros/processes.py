@@ -1,0 +1,277 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plant, controller and recorder as processes of their own, started and ended together.
+
+This is `metactl up`, for machines without ROS's launch packages; the launch file does the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+import json
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import time
+
+from metactl_ros.errors import ConfigError
+from metactl_ros.motion.reference import Sinusoid
+from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.ros.parameters import defaults_of
+from metactl_ros.runtime.deferred_signals import undisturbed
+from metactl_ros.settings import faults_file, load_settings, policy_file, require_file
+from metactl_ros.sim.task import draw_evaluation, Episode
+
+END_WITHIN_S = 3.0
+"""How long a process may take to end after SIGTERM."""
+LAST_WORDS = ('controller_node', 'plant_node', 'recorder')
+"""The order of ending."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """What is to run."""
+
+    controller: str = 'policy'
+    """policy, or a classical one of `baselines.py`."""
+    policy: str = ''
+    """Path of a bundle, or the name of a shipped one; empty for robust_tau2."""
+    policy_sha256: str = ''
+    """The only bundle that is trusted; empty for any."""
+    classical_file: str = ''
+    """Path of a file as in config/classical; empty for nominal.yaml there."""
+    arm_file: str = ''
+    """Path of an arm.yaml; empty for the shipped one."""
+    controller_file: str = ''
+    """Path of a controller.yaml; empty for the shipped one."""
+    joint_prefix: str = ''
+    """Before the joint names of a real robot."""
+    reference: str = ''
+    """sinusoid or trajectory; empty: sinusoid for a simulated robot, else as parameters say."""
+    autostart: bool | None = None
+    """Whether control begins by itself; None: with a simulated robot, else as parameters say."""
+    shadow: bool = False
+    """No command is published."""
+    plant: str = 'bullet'
+    """bullet or rk4; none if the robot is real."""
+    tau_z_s: float = 2.0
+    payload_kg: float = 0.75
+    """Of the simulated robot."""
+    payload_estimate_kg: float | None = None
+    """What the controller of a real robot is told; None: what its parameters say."""
+    seed: int = 42
+    """Of the episode: phases, initial error, payload estimate."""
+    lockstep: bool = False
+    """Simulated time: a simulated robot waits for the command of every state."""
+    namespace: str = ''
+    params_file: Path | None = None
+    record: Path | str | None = None
+    """Where a bag goes."""
+    faults: Path | str = ''
+    """What the simulated robot is to suffer: path of a file, or its name in config/faults."""
+    faults_start_s: float = 0.0
+    """Where on the timeline of the faults the simulated robot begins."""
+    log_level: str = 'info'
+
+    def episode(self) -> Episode:
+        """Return the episode that plant and reference are set to."""
+        task = load_settings().plant.task
+        return draw_evaluation(task, self.seed, self.payload_kg, 1, self.tau_z_s).of_arm(0)
+
+
+def dated_bag() -> Path:
+    """Return where a bag goes that was given no folder."""
+    return Path('runs/bags') / time.strftime('%Y%m%d_%H%M%S')
+
+
+def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
+    """Return the ROS parameters of each process, by module, in the order of starting."""
+    usual = defaults_of('controller_node.yaml')
+    # These overrule the parameter file, so only what was chosen is among them.
+    controller: dict[str, object] = {
+        name: getattr(setup, name)
+        for name in (
+            *('controller', 'policy', 'policy_sha256', 'classical_file', 'arm_file'),
+            *('controller_file', 'joint_prefix', 'shadow'),
+        )
+        if getattr(setup, name) != usual[name]
+    }
+    if setup.reference:
+        controller['reference'] = setup.reference
+    if setup.autostart is not None:
+        controller['autostart'] = setup.autostart
+    if setup.lockstep:
+        controller['use_sim_time'] = True
+    chosen: dict[str, dict[str, object]] = {}
+    if setup.record is not None:
+        chosen['recorder'] = {'out': str(setup.record)}
+    if setup.plant != 'none':
+        controller |= _told_of_the_episode(setup)
+        chosen['plant_node'] = {
+            'plant': setup.plant,
+            'tau_z_s': setup.tau_z_s,
+            'payload_kg': setup.payload_kg,
+            'seed': setup.seed,
+            'lockstep': setup.lockstep,
+        }
+        if setup.arm_file:
+            chosen['plant_node']['arm_file'] = setup.arm_file
+        if setup.joint_prefix:
+            raise ConfigError(
+                f'joint_prefix: the simulated robot has none, found {setup.joint_prefix!r}; give '
+                'an arm_file with other joint names, or choose plant none.'
+            )
+        if setup.faults:
+            chosen['plant_node'] |= {
+                'faults': str(faults_file(setup.faults).resolve()),
+                'faults_start_s': setup.faults_start_s,
+            }
+    elif setup.faults:
+        raise ConfigError('faults: only a simulated robot has them; choose a plant, or none.')
+    elif setup.payload_estimate_kg is not None:
+        controller['payload_kg'] = setup.payload_estimate_kg
+    return {**chosen, 'controller_node': controller}
+
+
+def assumed_by(setup: Setup) -> dict[str, dict[str, object]]:
+    """Return the ROS parameters, by module, that hold unless a parameter file says otherwise.
+
+    Beside a simulated robot control may begin at once; with a real one nothing moves until told.
+    """
+    if setup.plant == 'none':
+        return {}
+    return {'controller_node': {'autostart': True, 'reference': 'sinusoid'}}
+
+
+def require_files(setup: Setup) -> None:
+    """Refuse a set-up that names a file which does not exist.
+
+    Raises:
+        ConfigError: With what the file was for.
+    """
+    for name in ('params_file', 'arm_file', 'controller_file', 'classical_file'):
+        path = getattr(setup, name)
+        if path:
+            require_file(name, path)
+    if setup.policy:
+        policy_file(setup.policy)
+
+
+def _told_of_the_episode(setup: Setup) -> dict[str, object]:
+    """Return the parameters by which the controller fits the simulated robot."""
+    episode = setup.episode()
+    assert isinstance(episode.reference, Sinusoid)
+    is_told = setup.controller == 'oracle'  # the truth, where others get an estimate
+    known_s = load_settings().plant.task.tau_z_s
+    if is_told and setup.tau_z_s != known_s:
+        raise ConfigError(
+            f'controller: the oracle knows the tau_z of config/plant.yaml, {known_s:g} s, found a '
+            f'robot of {setup.tau_z_s:g} s; leave tau_z out, or use python -m training.evaluate.'
+        )
+    told: dict[str, object] = {
+        'payload_kg': setup.payload_kg if is_told else float(episode.payload_estimate_kg),
+        'sinusoid.amplitude_rad': episode.reference.amplitude_rad.tolist(),
+        'sinusoid.omega_radps': episode.reference.omega_radps.tolist(),
+        'sinusoid.phase_rad': episode.reference.phase_rad.tolist(),
+    }
+    if setup.lockstep:
+        # The plant waits, and a busy machine may be slow: that must not change what is computed.
+        told |= {'state_timeout_s': 10.0, 'inference_budget_s': 1.0}
+    return told
+
+
+def commands(setup: Setup) -> dict[str, list[str]]:
+    """Return the command line of each process.
+
+    Raises:
+        ConfigError: If the set-up names a file which does not exist.
+    """
+    require_files(setup)
+    return {
+        name: [sys.executable, '-m', f'metactl_ros.ros.{name}', *ros_arguments(setup, name)]
+        for name in parameters_of(setup)
+    }
+
+
+def ros_arguments(setup: Setup, name: str) -> list[str]:
+    """Return the arguments of a process behind --ros-args; of two values the later counts."""
+    arguments = ['--ros-args', '--log-level', setup.log_level]
+    if setup.namespace:
+        arguments += ['-r', f'__ns:=/{setup.namespace.strip("/")}']
+    arguments += _assignments(assumed_by(setup).get(name, {}))
+    if setup.params_file is not None:
+        arguments += ['--params-file', str(setup.params_file)]
+    return arguments + _assignments(parameters_of(setup).get(name, {}))
+
+
+def _assignments(values: Mapping[str, object]) -> list[str]:
+    return [part for name, x in values.items() for part in ('-p', f'{name}:={json.dumps(x)}')]
+
+
+def begin(
+    setup: Setup, name: str, environment: Mapping[str, str] | None = None
+) -> 'subprocess.Popen[bytes]':
+    """Start one process of a set-up; loopback only, unless an environment is given."""
+    env = {**os.environ, **(loopback_environment(None) if environment is None else environment)}
+    return subprocess.Popen(commands(setup)[name], env=env, start_new_session=True)
+
+
+@contextmanager
+def running(
+    setup: Setup, environment: Mapping[str, str] | None = None
+) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
+    """Start the processes; end them, controller first, when the block is left."""
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name in parameters_of(setup):
+            with undisturbed():
+                processes[name] = begin(setup, name, environment)
+        yield processes
+    finally:
+        with undisturbed():
+            for name in LAST_WORDS:
+                if name in processes:
+                    end(processes[name])
+
+
+def spin() -> 'subprocess.Popen[bytes]':
+    """Start a process that keeps a core busy and does nothing useful."""
+    return subprocess.Popen([sys.executable, '-c', 'while True: pass'])
+
+
+def end(process: 'subprocess.Popen[bytes]') -> int:
+    """Ask a process to end, and insist after a while; return its exit code."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(END_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return process.wait()
+
+
+def run_up(setup: Setup, duration_s: float, environment: Mapping[str, str] | None = None) -> int:
+    """Run everything until Ctrl-C, SIGTERM, the end of the duration, or of any process.
+
+    A duration of zero lasts for ever. The exit code is that of the process that ended by itself.
+    Loopback only, unless an environment is given.
+    """
+    require_files(setup)
+    must_end = False
+
+    def ask(*_: object) -> None:
+        nonlocal must_end
+        must_end = True
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, ask)
+    until = time.monotonic() + duration_s if duration_s else float('inf')
+    with running(setup, environment) as processes:
+        while not must_end and time.monotonic() < until:
+            ended = [p.returncode for p in processes.values() if p.poll() is not None]
+            if ended:
+                return max(ended, key=abs)
+            time.sleep(0.1)
+    return 0

@@ -1,0 +1,372 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The plots of a replayed run, each a small SVG with its heading and a text for who cannot see it.
+
+Colours are those of Okabe and Ito, which colour-blind people tell apart; lines differ in style as
+well. Text and axes take their colour from the reader's light or dark scheme.
+"""
+
+from collections.abc import Iterator, Sequence
+import io
+import re
+from typing import Any, NamedTuple, TYPE_CHECKING
+import warnings
+
+import matplotlib
+from matplotlib.figure import Figure
+import numpy as np
+from numpy.typing import NDArray
+
+from metactl_ros.check.certificates import Violation
+from metactl_ros.control.modes import Mode
+from metactl_ros.signals import Array
+
+if TYPE_CHECKING:
+    from metactl_ros.bag.tick_log import TickLog
+    from metactl_ros.replay.recompute import Reproduction
+
+BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = (
+    *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00'),
+)
+MODE_COLOURS = dict(zip(Mode, (GREEN, SKY, YELLOW, PURPLE, BLUE, ORANGE), strict=True))
+INK = '#010203'
+"""Stands for the colour of text until the reader's scheme is known."""
+SCHEME = (
+    f'<style>:root{{--ink:#333;--main:{BLUE}}}'
+    f'@media (prefers-color-scheme:dark){{:root{{--ink:#ccc;--main:{SKY}}}}}</style>'
+)
+DRAWING: dict[Any, Any] = {
+    'svg.fonttype': 'none',
+    'svg.hashsalt': 'metactl',
+    'text.parse_math': False,  # a name of the bag may hold a dollar sign
+    'font.family': 'sans-serif',
+    'font.size': 9.5,
+    'lines.linewidth': 1.1,
+    **dict.fromkeys(
+        ('text.color', 'axes.edgecolor', 'axes.labelcolor', 'xtick.color', 'ytick.color'), INK
+    ),
+}
+GAIN_UNITS = {
+    'kd': 'K_d [1/s]',
+    'lambda': 'Lambda [1/s]',
+    'bias': 'bias [N m]',
+    'coulomb': 'Coulomb [N m]',
+    'estimate': 'estimate [1]',
+}
+NUM_BUCKETS = 600
+"""A line has at most two points in each: the least and the largest."""
+FARTHEST = 1e9
+"""Beyond it a number is not drawn."""
+MOST_MARKS = 300
+
+
+class Plot(NamedTuple):
+    """One figure of the page."""
+
+    section: str
+    heading: str
+    svg: str
+    alt: str
+
+
+class _Line(NamedTuple):
+    label: str
+    values: Array
+    colour: str
+    style: Any = '-'
+
+
+def printable(name: object) -> str:
+    """Return a name as a drawing can show it: one line of visible characters, not too long."""
+    text = ''.join(letter if letter.isprintable() else '?' for letter in str(name))
+    return text if len(text) <= 40 else f'{text[:39]}…'
+
+
+def kept_rows(values: Array) -> NDArray[np.int64]:
+    """Return the rows of a line, shape (T,), that show all its peaks: at most two per bucket."""
+    size = -(-len(values) // NUM_BUCKETS)
+    if size <= 2:
+        return np.arange(len(values))
+    padded = np.concatenate([values, np.full(-len(values) % size, np.nan)]).reshape(-1, size)
+    begin = np.arange(len(padded)) * size
+    low = begin + np.argmin(np.where(np.isnan(padded), np.inf, padded), axis=1)
+    high = begin + np.argmax(np.where(np.isnan(padded), -np.inf, padded), axis=1)
+    return np.unique(np.concatenate([[0, len(values) - 1], low, high]))
+
+
+def draw_plots(
+    log: 'TickLog', again: 'Reproduction | None', violations: Sequence[Violation]
+) -> list[Plot]:
+    """Return every plot of a run, in the order of the page."""
+    with warnings.catch_warnings(), matplotlib.rc_context(DRAWING):
+        warnings.simplefilter('ignore')  # a letter no font has is the reader's affair
+        marks = _Marks(log, again, violations)
+        # What another controller would have done moved nothing: these are the recorded one's.
+        whose = ', of the recorded run' if again is not None and again.is_open_loop else ''
+
+        def recorded(plots: Iterator[Plot]) -> list[Plot]:
+            return [plot._replace(heading=plot.heading + whose) for plot in plots]
+
+        return [
+            *recorded(_tracking(log, marks)),
+            *_efforts(log, again, marks),
+            *_gains(log, again, marks),
+            *_estimates(log, again, marks),
+            *recorded(_shield(log, marks)),
+            *recorded(_timing(log, marks)),
+        ]
+
+
+class _Marks:
+    """Draws figures over the time of one run, with what is wrong marked in each."""
+
+    def __init__(
+        self, log: 'TickLog', again: 'Reproduction | None', violations: Sequence[Violation]
+    ) -> None:
+        self.time_s = log.time_s
+        times = sorted({violation.time_s for violation in violations})
+        self._violations = times[:: -(-len(times) // MOST_MARKS) or 1]
+        difference = None if again is None else again.first_difference
+        self._difference = None if difference is None else difference.time_s
+
+    def lines(
+        self,
+        heading: str,
+        section: str,
+        label: str,
+        alt: str,
+        *lines: _Line,
+        is_wide: bool = False,
+    ) -> Plot:
+        """Return a plot of lines over time; one of a wide range bends its axis."""
+        figure, axes = _figure()
+        for line in lines:
+            is_shown = np.abs(line.values) <= FARTHEST  # NaN is not
+            values = np.where(is_shown, line.values, np.nan)
+            rows = kept_rows(values)
+            axes.plot(
+                self.time_s[rows], values[rows], line.style, color=line.colour, label=line.label
+            )
+        if is_wide:
+            axes.set_yscale('symlog', linthresh=0.1)
+            axes.yaxis.set_major_formatter('{x:g}')
+        return self.finish(figure, heading, section, label, alt, has_legend=len(lines) > 1)
+
+    def finish(
+        self,
+        figure: Figure,
+        heading: str,
+        section: str,
+        label: str,
+        alt: str,
+        has_legend: bool = False,
+    ) -> Plot:
+        """Return a plot with axes over time, once the marks are on it."""
+        (axes,) = figure.axes
+        ground = axes.get_xaxis_transform()
+        if self._violations:
+            low = np.full(len(self._violations), 0.03)
+            axes.plot(
+                self._violations,
+                low,
+                '^',
+                color=ORANGE,
+                ms=5,
+                transform=ground,
+                label='violation',
+                clip_on=False,
+            )
+        if self._difference is not None:
+            axes.axvline(self._difference, color=ORANGE, ls='--', lw=1.2, label='first difference')
+        axes.set_xlabel('time [s]')
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.25)
+        if has_legend or self._violations or self._difference is not None:
+            figure.legend(loc='upper left', ncols=3, frameon=False, fontsize=8.5)
+        return Plot(section, heading, _svg_of(figure), alt)
+
+
+def _figure() -> tuple[Figure, Any]:
+    figure = Figure(figsize=(5.2, 2.7))
+    axes = figure.add_axes((0.17, 0.17, 0.81, 0.66))
+    axes.spines[['top', 'right']].set_visible(False)
+    for artist in (figure.patch, axes.patch):
+        artist.set_visible(False)
+    return figure, axes
+
+
+def _svg_of(figure: Figure) -> str:
+    """Return a figure as SVG without what a page does not need."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format='svg', metadata={'Date': None, 'Creator': None})
+    text = buffer.getvalue()
+    text = (
+        text[text.index('<svg') :].replace(INK, 'var(--ink)').replace(BLUE.lower(), 'var(--main)')
+    )
+    text = re.sub(r'<metadata>.*?</metadata>', '', text, flags=re.DOTALL)
+    head, body = text.split('>', 1)
+
+    def shorter(match: re.Match[str]) -> str:
+        numbers = re.sub(r'-?\d+\.\d+', lambda n: f'{float(n[0]):.1f}', match[0])
+        return ' '.join(numbers.split())
+
+    return f'{head}>{SCHEME}' + re.sub(r'\bd="[^"]*"', shorter, body)
+
+
+def _tracking(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
+    span = f'over {log.time_s[-1]:.1f} s'
+    names = [printable(name) for name in log.joint_names]
+    section = 'Tracking'
+    for joint, name in enumerate(names):
+        q, wanted = log.q_rad[:, joint], log.q_desired_rad[:, joint]
+        yield marks.lines(
+            f'Position of {name}',
+            section,
+            'position [rad]',
+            f'Position of {name} and its reference {span}, {q.min():.3g} to {q.max():.3g} rad.',
+            _Line('reference', wanted, YELLOW, '--'),
+            _Line('measured', q, BLUE),
+        )
+    for joint, name in enumerate(names):
+        miss = log.q_desired_rad[:, joint] - log.q_rad[:, joint]
+        rms = float(np.sqrt(np.mean(miss**2)))
+        yield marks.lines(
+            f'Tracking error of {name}: {rms:.4g} rad rms',
+            section,
+            'error [rad]',
+            f'Tracking error of {name} {span}; root mean square {rms:.4g} rad.',
+            _Line('error', miss, BLUE),
+        )
+
+
+def _efforts(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Iterator[Plot]:
+    section = 'Effort'
+    how = 'in open loop' if again is not None and again.is_open_loop else 'again'
+    names = [printable(name) for name in log.joint_names]
+    for joint, name in enumerate(names):
+        recorded = log.effort_nm[:, joint]
+        lines = [_Line('recorded', recorded, BLUE)]
+        heading, alt = (
+            f'Effort of {name}',
+            f'Effort of {name}, at most {abs(recorded).max():.3g} N m',
+        )
+        if again is not None:
+            lines.append(_Line(f'computed {how}', again.effort_nm[:, joint], YELLOW, ':'))
+            heading, alt = (
+                f'{heading}, recorded and computed {how}',
+                f'{alt}, recorded and computed {how}',
+            )
+        yield marks.lines(heading, section, 'effort [N m]', f'{alt}.', *lines)
+    if again is None:
+        return
+    for joint, name in enumerate(names):
+        apart = again.effort_nm[:, joint] - log.effort_nm[:, joint]
+        largest = float(np.nanmax(np.abs(apart), initial=0.0))
+        yield marks.lines(
+            f'Effort of {name} computed {how}, less the recorded one',
+            section,
+            'difference [N m]',
+            f'Difference of the two efforts of {name}; the largest is {largest:.3g} N m.',
+            _Line('difference', apart, BLUE),
+        )
+
+
+def _gains(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Iterator[Plot]:
+    for k, name in enumerate(map(printable, log.gain_names)):
+        values = log.gains[:, k]
+        heading, lines = f'Gain {name}', [_Line('recorded', values, BLUE)]
+        if again is not None and again.is_open_loop and log.gain_names[k] in again.gain_names:
+            heading += ', recorded and computed in open loop'
+            other = again.gains[:, again.gain_names.index(log.gain_names[k])]
+            lines.append(_Line('computed in open loop', other, YELLOW, ':'))
+        alt = f'{heading}; recorded values {values.min():.3g} to {values.max():.3g}.'
+        unit = GAIN_UNITS.get(name.split('.')[0], 'gain')
+        yield marks.lines(heading, 'Gains', unit, alt, *lines)
+
+
+def _estimates(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Iterator[Plot]:
+    """Yield what the model was estimated to lack; nothing if nobody estimated it."""
+    known = [('recorded', log.estimate_nm, BLUE, '-')]
+    if again is not None and again.is_open_loop:
+        known.append(('computed in open loop', again.estimate_nm, YELLOW, ':'))
+    for joint, name in enumerate(map(printable, log.joint_names)):
+        lines = [
+            _Line(label, values[:, joint], colour, style)
+            for label, values, colour, style in known
+            if values is not None
+        ]
+        if not lines:
+            return
+        heading = f'What the model of {name} lacks, {" and ".join(x.label for x in lines)}'
+        most = max(float(np.nanmax(np.abs(x.values), initial=0.0)) for x in lines)
+        alt = f'{heading}; at most {most:.3g} N m.'
+        yield marks.lines(heading, 'Estimate', 'estimate [N m]', alt, *lines)
+
+
+def _shield(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
+    shield, section = log.shield, 'Shield'
+    figure, axes = _figure()
+    modes = np.nan_to_num(shield['mode'], nan=-1.0)
+    begins = np.flatnonzero(np.diff(modes, prepend=np.nan) != 0.0)
+    period_s = float(np.median(np.diff(marks.time_s))) if len(modes) > 1 else 0.0
+    ends = np.append(begins[1:], len(modes))
+    stop_s = np.append(marks.time_s, marks.time_s[-1] + period_s)
+    for mode, colour in MODE_COLOURS.items():
+        spans = [
+            (marks.time_s[a], max(stop_s[b] - marks.time_s[a], 0.0))
+            for a, b in zip(begins, ends, strict=True)
+            if modes[a] == mode
+        ]
+        axes.broken_barh(spans, (mode - 0.4, 0.8), facecolors=colour)
+    axes.set_yticks([*Mode], [mode.name for mode in Mode])
+    axes.set_ylim(5.6, -0.6)
+    axes.set_xlim(marks.time_s[0], stop_s[-1])
+    shares = ', '.join(
+        f'{mode.name} {100.0 * np.mean(modes == mode):.3g} %' for mode in Mode if mode in modes
+    )
+    yield marks.finish(figure, 'Modes', section, '', f'Modes over time: {shares}.')
+    distance, was_moved = shield['distance'], shield['was_moved'] > 0.0
+    share = 100.0 * float(np.mean(was_moved))
+    yield marks.lines(
+        f'How far the shield moved the proposal; {share:.3g} % of the ticks',
+        section,
+        'distance [1]',
+        f'Distance by which the shield moved proposals; it was active at {share:.3g} % of ticks.',
+        _Line('moved by', np.where(distance < 0.0, np.nan, distance), BLUE),
+        _Line('replaced', np.where(distance < 0.0, 0.0, np.nan), PURPLE, 'x'),
+    )
+    yield marks.lines(
+        'Lyapunov condition: at most zero is admissible',
+        section,
+        'V_dot + alpha (V - v_0) [1/s]',
+        'Excess over the Lyapunov condition, of the gains and of the effort after limits; of the '
+        f'gains it is at most {np.nanmax(shield["excess"]):.3g}.',
+        _Line('after limits', shield['excess_after_limits'], YELLOW, ':'),
+        _Line('of the gains', shield['excess'], BLUE),
+        is_wide=True,
+    )
+
+
+def _timing(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
+    section, late, took = 'Timing', log.shield['late_ms'], log.shield['inference_ms']
+    yield marks.lines(
+        'Lateness of each tick',
+        section,
+        'late [ms]',
+        f'Lateness of each tick over time, at most {np.nanmax(late):.3g} ms.',
+        _Line('late', late, BLUE),
+    )
+    asked = took[took > 0.0]
+    for heading, values in (('Lateness', late), ('Inference time', asked)):
+        figure, axes = _figure()
+        numbers = values[np.abs(values) <= FARTHEST]
+        axes.hist(numbers, bins=40, color=BLUE)
+        axes.set_yscale('symlog')
+        axes.yaxis.set_major_formatter('{x:g}')
+        axes.set_ylim(bottom=0.0)
+        axes.set_xlabel(f'{heading.lower()} [ms]')
+        axes.set_ylabel('ticks')
+        axes.grid(alpha=0.25)
+        median, most = (np.median(numbers), numbers.max()) if len(numbers) else (0.0, 0.0)
+        alt = f'Histogram of {heading.lower()}: median {median:.3g} ms, at most {most:.3g} ms.'
+        yield Plot(section, f'{heading}, how often', _svg_of(figure), alt)

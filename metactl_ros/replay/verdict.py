@@ -1,0 +1,327 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""What `metactl replay` says of a bag: whether it can be computed again, and what is in it.
+
+Exit codes: 0 equal and certified, 1 it differs, a certificate is violated or a command is not the
+one decided, 2 it cannot be used, 3 parts of it are missing or nothing could be compared, whatever
+the rest says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from metactl_ros.bag.recorded_controller import hear, tell, TOLD, ToldSettings
+from metactl_ros.bag.tick_log import BagError, read_ticks, TickLog
+from metactl_ros.baselines import (
+    CLASSICAL,
+    ClassicalName,
+    constant_policy,
+    gain_boxes,
+    load_classical,
+    load_learned,
+    RIVALS,
+)
+from metactl_ros.check.certificates import (
+    check_certificates,
+    unverifiable_ticks,
+    Violation,
+)
+from metactl_ros.check.sent_commands import check_sent, SentCheck
+from metactl_ros.config import shown
+from metactl_ros.control.settings import ControllerSettings
+from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.errors import legible
+from metactl_ros.replay.recompute import reproduce, Reproduction
+from metactl_ros.replay.summary import OPEN_LOOP, summary, who_recorded
+from metactl_ros.replay.tick_summary import (
+    effort_figures,
+    gain_figures,
+    mode_share,
+    summarise,
+    tick_counts,
+)
+from metactl_ros.result_file import write_json
+from metactl_ros.settings import load_arm, load_file, shipped_policy
+from metactl_ros.signals import Policy
+
+SHA = 'bundle sha256'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is asked of a bag."""
+
+    bag: Path
+    bundle: Path | None = None
+    """Of a policy; by default the recorded one."""
+    controller: ClassicalName | None = None
+    """A classical one instead of a policy; by default the recorded one."""
+    classical_file: Path | None = None
+    """Where its gains are; by default those recorded, or else the shipped ones."""
+    arm_file: Path | None = None
+    controller_file: Path | None = None
+    node: str = 'controller'
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All that is known of a bag."""
+
+    facts: dict[str, Any]
+    """As replay.json has it."""
+    log: TickLog
+    again: Reproduction
+    uncertified: Sequence[Violation]
+    """Of the certificates."""
+    sent: SentCheck
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why this is not all that happened; empty if it is."""
+        is_vain = not self.again.is_open_loop and not self.again.is_compared.any()
+        vain = ('no tick could be compared',) if is_vain else ()
+        return (*self.log.problems, *self.sent.problems, *vain)
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Everything that was not allowed, in order of ticks."""
+        return sorted([*self.uncertified, *self.sent.violations], key=lambda found: found.tick)
+
+    @property
+    def exit_code(self) -> int:
+        """Return what the process should say."""
+        if self.problems:
+            return 3
+        return 1 if self.again.first_difference or self.violations else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Which controller computes the ticks again."""
+
+    name: str
+    policy: Policy | None
+    controller: ControllerSettings
+    recorded: ControllerSettings
+    """Of the controller in the bag, which its certificates are checked with."""
+    is_open_loop: bool
+
+
+def answer(question: Question) -> Answer:
+    """Return all that is known of a bag.
+
+    Raises:
+        BagError: If it cannot be used at all.
+        BundleError: If the policy cannot.
+    """
+    begin_s = time.perf_counter()
+    log = read_ticks(question.bag, question.node)
+    arm = load_arm(question.arm_file)
+    prefix = log.joint_names[0].removesuffix(arm.joint_names[0])
+    if log.joint_names != tuple(prefix + name for name in arm.joint_names):
+        raise BagError(
+            f'{question.bag}: is of the joints {shown(log.joint_names)}, expected '
+            f'{", ".join(arm.joint_names)} with any prefix; give the arm with --arm-file.'
+        )
+    chosen = _choose(question, log, arm)
+    arm = replace(arm, joint_names=log.joint_names)
+    gains = [
+        f'{name}.{joint}'
+        for name, _ in chosen.recorded.gain_box.named_ends()
+        for joint in log.joint_names
+    ]
+    if log.gain_names != tuple(gains) or not _has_condition(log, gains):
+        raise BagError(
+            f'{question.bag}: has the gains {shown(log.gain_names)}, expected {shown(gains)}, '
+            'and normal.NAME of each in ~/shield; give the controller that was recorded with '
+            '--controller-file.'
+        )
+    again = reproduce(log, arm, chosen.controller, chosen.policy, is_open_loop=chosen.is_open_loop)
+    elapsed_s = time.perf_counter() - begin_s
+    result = Answer(
+        {},
+        log,
+        again,
+        check_certificates(log, arm, chosen.recorded),
+        check_sent(log, arm, chosen.recorded),
+    )
+    violations = result.violations
+    times = log.time_s[-1] / elapsed_s
+    facts = {
+        'bag': question.bag.name,
+        'verdict': verdict(result),
+        'exit_code': result.exit_code,
+        'partial': list(result.problems),
+        'recorded_by': log.facts,
+        'computed_by': chosen.name,
+        'ticks': tick_counts(log, again, unverifiable_ticks(log, chosen.recorded)),
+        'commands': {'is_shadow': result.sent.is_shadow, **result.sent.counts},
+        **_comparison(log, again),
+        'violations': {
+            'count': len(violations),
+            'first': [entry._asdict() for entry in violations[:20]],
+        },
+        'recording': {'of': who_recorded(log), **summarise(log)},
+        'times_real_time': round(float(times), 1),
+    }
+    return replace(result, facts=_finite(facts))
+
+
+def _has_condition(log: TickLog, gains: Sequence[str]) -> bool:
+    """Return whether ~/shield tells the condition on these gains."""
+    normals = [name for name in log.shield if name.startswith('normal.')]
+    return normals == [f'normal.{name}' for name in gains] and 'constant' in log.shield
+
+
+def verdict(result: Answer) -> str:
+    """Return the result in a few words; what is missing comes first."""
+    again, num_wrong = result.again, len(result.sent.violations)
+    if again.is_open_loop:
+        found = 'open loop, compared with nothing'
+    elif again.first_difference is not None:
+        found = 'differs'
+    else:
+        found = 'equal' if again.is_compared.any() else 'nothing could be compared'
+    if result.uncertified:
+        found += f', {len(result.uncertified)} certificates violated'
+    if num_wrong:
+        found = f'{found.replace("equal", "ticks equal")}, {num_wrong} commands wrong or missing'
+    if result.sent.is_shadow:
+        found += ', in shadow: no commands were sent'
+    return f'partial, {found}' if result.problems else found
+
+
+def run_replay(question: Question, folder: Path | None) -> int:
+    """Answer, write replay.json and replay.html, print a table, and return the exit code."""
+    # It needs matplotlib, which who only asks does not.
+    from metactl_ros.replay.page import write_page
+
+    result = answer(question)
+    name = question.bag.resolve().name
+    folder = folder or Path('runs/replay') / name.removesuffix(question.bag.suffix)
+    write_json(folder / 'replay.json', result.facts)
+    title = legible(f'{name}: {result.facts["verdict"]}')
+    rows = [(legible(what), legible(value)) for what, value in summary(result)]
+    write_page(
+        folder / 'replay.html',
+        title,
+        rows,
+        result.facts,
+        result.log,
+        result.again,
+        result.violations,
+    )
+    console = Console()
+    table = Table(title=escape(title))
+    table.add_column('')
+    table.add_column('', justify='right')
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+    for problem in result.problems:
+        console.print(f'partial: {escape(legible(problem))}', highlight=False)
+    console.print(f'replay.html and replay.json are in {folder}', highlight=False)
+    return result.exit_code
+
+
+def _choose(question: Question, log: TickLog, arm: Arm) -> _Chosen:
+    """Return the controller that is asked for, or else the recorded one."""
+    robot = load_file(ControllerSettings, question.controller_file, 'controller.yaml')
+    recorded, told = log.facts.get('controller'), _told(question, log, robot)
+    own = robot if told is None else told.applied_to(robot)
+    name = question.controller or (recorded if question.bundle is None else 'policy')
+    if name is None:
+        raise BagError(
+            f'{question.bag}: does not say which controller it is of; name it with --bundle or '
+            '--controller.'
+        )
+    if name == 'policy':
+        return _choose_policy(question, log, arm, robot, own)
+    if name not in CLASSICAL:
+        raise BagError(
+            f'{question.bag}: is of the controller {shown(name)}, expected policy or one of '
+            f'{", ".join(CLASSICAL)}; replay it with the version that recorded it.'
+        )
+    if told is not None and name == recorded and question.classical_file is None:  # a rival
+        return _Chosen(name, constant_policy(np.array(told.action)), own, own, False)
+    payload_kg = float(log.shield['payload_estimate_kg'][0])
+    controller, policy = load_classical(name, robot, question.classical_file, payload_kg)
+    if recorded is None:
+        return _Chosen(name, policy, controller, controller, False)
+    says = None if policy is None else tell(controller, policy(np.zeros((1, 1))))
+    is_other = (recorded, log.facts.get(TOLD)) != (name, says)
+    return _Chosen(name, policy, controller, own, is_other)
+
+
+def _choose_policy(
+    question: Question, log: TickLog, arm: Arm, robot: ControllerSettings, own: ControllerSettings
+) -> _Chosen:
+    recorded, sha256 = log.facts.get('controller'), log.facts.get(SHA)
+    path = question.bundle or shipped_policy()
+    bundle = load_learned(path, arm, robot)
+    if question.bundle is None and bundle.sha256 != sha256:
+        raise BagError(
+            f'{question.bag}: was recorded with {log.facts.get("bundle")}, sha256 {sha256}; '
+            f'{path.name} has {bundle.sha256}. Give the recorded one with --bundle.'
+        )
+    is_other = recorded is not None and bundle.sha256 != sha256
+    checked = bundle.controller if recorded is None else own
+    return _Chosen(
+        f'{path.name} {bundle.sha256}', bundle.policy, bundle.controller, checked, is_other
+    )
+
+
+def _told(question: Question, log: TickLog, robot: ControllerSettings) -> ToldSettings | None:
+    """Return what the bag says of its controller; None if that has the robot's settings.
+
+    The gain box is not the bag's to choose: it must be one that this robot uses.
+    """
+    recorded, told = log.facts.get('controller'), None
+    if TOLD in log.facts and recorded != 'ct':
+        told = hear(log.facts[TOLD], f'{question.bag}: ~/bundle: {TOLD}')
+    if recorded in RIVALS and (told is None or told.action is None):
+        raise BagError(
+            f'{question.bag}: is of {recorded}, but ~/bundle does not say with which gains; '
+            'record again.'
+        )
+    if told is not None and told.gain_box not in gain_boxes(robot):
+        raise BagError(
+            f'{question.bag}: its gain box, {shown(told.gain_box)}, is none of this robot; give '
+            'the controller.yaml that was recorded with --controller-file.'
+        )
+    return told
+
+
+def _comparison(log: TickLog, again: Reproduction) -> dict[str, Any]:
+    first = again.first_difference
+    apart = again.effort_nm - log.effort_nm
+    return {
+        'is_open_loop': again.is_open_loop,
+        'first_difference': None if first is None else first._asdict(),
+        'largest_difference_nm': None if again.is_open_loop else again.largest_difference_nm,
+        'effort_rms_difference_nm': float(np.sqrt(np.mean(np.square(apart)))),
+        'computed_again': {
+            'label': OPEN_LOOP if again.is_open_loop else 'the recorded controller',
+            'effort': effort_figures(again.effort_nm, log.joint_names),
+            'gains': gain_figures(again.gains, again.gain_names),
+            'shield_activation': float(np.mean(again.was_moved)),
+            'mode_share': mode_share(again.modes),
+        },
+    }
+
+
+def _finite(value: Any) -> Any:
+    """Return the same with None for every number that JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The front of the controller: a lifecycle node with its parameters, services and trajectories.
+
+What it is asked for it asks the process that controls for, over a link, and answers with what
+became of it. It is a process of its own (`front_process.py`) and ends when the link is closed.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+import functools
+import os
+import signal
+import time
+from typing import Any
+
+from rclpy.clock import Clock, ClockType
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from std_msgs.msg import Float64
+from std_srvs.srv import SetBool, Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from metactl_ros.errors import MetactlError
+from metactl_ros.ros import parameters
+from metactl_ros.ros.quality_of_service import RELIABLE
+from metactl_ros.ros.spin import run_node
+from metactl_ros.runtime.allowance import Allowance
+from metactl_ros.runtime.joint_messages import MessageError
+from metactl_ros.runtime.process_link import Asker, Fields, Link, LinkError, Packet
+from metactl_ros.runtime.trajectory_message import unpack
+
+STEADY = Clock(clock_type=ClockType.STEADY_TIME)
+TOPICS = (
+    'joint_states',
+    'joint_commands',
+    'forward_effort_controller/commands',
+    'stop_request',
+    '~/reference',
+    '~/feedback',
+    '~/error',
+    '~/output',
+    '~/gains',
+    '~/shield',
+    '~/bundle',
+    '/diagnostics',
+)
+"""What the process that controls hears and publishes; remappings are the front's to know."""
+LOAD_WITHIN_S, CHANGE_WITHIN_S, ANSWER_WITHIN_S = 120.0, 10.0, 2.0
+"""How long the process that controls may take: to configure, to change its state, to answer."""
+MOST_TEXT = 8192
+"""Characters of an error that are told; of a longer one the last."""
+POINTS_PER_S, POINTS_AT_ONCE, POINTS_FOR_EACH = 10_000, 4_000, 20
+"""Of trajectories that are passed on: a short one 100 times a second, the longest 5 times."""
+PAYLOADS_PER_S = 100
+Transition = Callable[['ControllerNode', LifecycleState], None]
+
+
+def reported(transition: Transition) -> Callable[..., TransitionCallbackReturn]:
+    """Say why a transition failed: rclpy swallows exceptions without a word."""
+
+    @functools.wraps(transition)
+    def wrapped(node: 'ControllerNode', state: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            transition(node, state)
+        except MetactlError as error:
+            node.say_error(str(error))
+            return TransitionCallbackReturn.FAILURE
+        except Exception as error:
+            node.say_error(f'{transition.__name__}: {error!r}')
+            return TransitionCallbackReturn.FAILURE
+        return TransitionCallbackReturn.SUCCESS
+
+    return wrapped
+
+
+class ControllerNode(LifecycleNode):
+    """The lifecycle node; see the module's text."""
+
+    def __init__(self, link: Link, **options: Any) -> None:
+        super().__init__('controller', **options)
+        parameters.declare(self, parameters.CONTROLLER, 'controller_node.yaml')
+        parameters.require_files(self)
+        self._owned: list[tuple[Callable[[Any], Any], Any]] = []
+        self.exit_code = 0
+        self._points = Allowance(POINTS_AT_ONCE, POINTS_PER_S)
+        self._payloads = Allowance(PAYLOADS_PER_S, PAYLOADS_PER_S)
+        topics = {topic: self.resolve_topic_name(topic) for topic in TOPICS}
+        hello = {'name': self.get_name(), 'namespace': self.get_namespace(), 'topics': topics}
+        link.send(Packet(hello))
+        self._asker = Asker(link, on_gone=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self._asker.start()
+
+    def say_error(self, text: str) -> None:
+        """Put an error into the log and into the diagnostics."""
+        self.get_logger().error(text)
+        with suppress(LinkError):  # whoever would publish it is gone
+            self._ask('note_error', text=text[-MOST_TEXT:])
+
+    def start(self) -> bool:
+        """Configure and activate if `autostart` says so; return whether that went well."""
+        if not self.get_parameter('autostart').value:
+            return True
+        good = TransitionCallbackReturn.SUCCESS
+        if self.trigger_configure() == good and self.trigger_activate() == good:
+            return True
+        self.exit_code = 2
+        return False
+
+    def stop_control(self) -> None:
+        """Nothing: what controls is another process, and ends by itself."""
+
+    @reported
+    def on_configure(self, _: LifecycleState) -> None:
+        """Have arm, controller and policy loaded, and create all services."""
+        self._release()  # what is left of one that failed half-way
+        values = {name: self.get_parameter(name).value for name in parameters.CONTROLLER}
+        uses_sim_time = self.get_parameter('use_sim_time').value
+        self._ask('configure', LOAD_WITHIN_S, values=values, uses_sim_time=uses_sim_time)
+        heard = [self.create_subscription(Float64, '~/payload', self._on_payload, RELIABLE)]
+        if values['reference'] == 'trajectory':
+            trajectory = (JointTrajectory, '~/joint_trajectory', self._on_trajectory, RELIABLE)
+            heard.append(self.create_subscription(*trajectory, raw=True))  # read after its size
+        self._owned += [(self.destroy_subscription, one) for one in heard]
+        for kind, name, answer in (
+            (SetBool, '~/enable', self._on_enable),
+            (Trigger, '~/reset_fault', self._on_reset_fault),
+            (Trigger, '~/clear_context', self._on_clear_context),
+        ):
+            self._owned.append((self.destroy_service, self.create_service(kind, name, answer)))
+        self.add_on_set_parameters_callback(self._on_set)
+        self._owned.append((self.remove_on_set_parameters_callback, self._on_set))
+
+    @reported
+    def on_activate(self, state: LifecycleState) -> None:
+        """Have the control thread started."""
+        self._ask('activate', CHANGE_WITHIN_S)
+        super().on_activate(state)
+
+    @reported
+    def on_deactivate(self, state: LifecycleState) -> None:
+        """Have the control thread stopped: the torque fades, the last command is zero."""
+        self._ask('deactivate', CHANGE_WITHIN_S, lifecycle='inactive')
+        super().on_deactivate(state)
+
+    @reported
+    def on_cleanup(self, _: LifecycleState) -> None:
+        """Take back what configure created, so that it may be done again, and differently."""
+        self._release()
+        self._ask('cleanup', CHANGE_WITHIN_S)
+
+    def _release(self) -> None:
+        while self._owned:
+            destroy, entity = self._owned.pop()
+            destroy(entity)
+
+    @reported
+    def on_shutdown(self, _: LifecycleState) -> None:
+        """Have the control thread stopped."""
+        self._ask('deactivate', CHANGE_WITHIN_S, lifecycle='finalized')
+
+    @reported
+    def on_error(self, _: LifecycleState) -> None:
+        """Have the control thread stopped."""
+        self._ask('deactivate', CHANGE_WITHIN_S, lifecycle='unconfigured')
+
+    def _ask(
+        self, what: str, timeout_s: float = ANSWER_WITHIN_S, data: bytes = b'', **fields: Any
+    ) -> Fields:
+        return self._asker.ask(what, timeout_s, data, **fields)
+
+    def _on_payload(self, message: Float64) -> None:
+        if not 0.0 <= message.data <= 100.0:
+            self._complain(f'payload: expected 0 to 100 kg, found {message.data}')
+        elif not self._payloads.take(1, time.monotonic_ns()):
+            self._complain(f'payload: at most {PAYLOADS_PER_S} a second are taken; send fewer.')
+        else:
+            self._ask('set_payload', payload_kg=message.data)
+
+    def _complain(self, text: str) -> None:
+        """Say what is wrong with a message, at most once a second."""
+        self.get_logger().error(text, throttle_duration_sec=1.0, throttle_time_source_type=STEADY)
+
+    def _on_trajectory(self, data: bytes) -> None:
+        now_ns = self.get_clock().now().nanoseconds
+        try:
+            # What is refused here costs the process that controls nothing.
+            num_points = len(unpack(data).points)
+            if not self._points.take(num_points + POINTS_FOR_EACH, time.monotonic_ns()):
+                raise MessageError(
+                    f'trajectory: at most {POINTS_PER_S} points a second are taken, and each '
+                    f'trajectory counts as {POINTS_FOR_EACH} more; send fewer or shorter ones.'
+                )
+            self._ask('follow', CHANGE_WITHIN_S, data, ros_now_ns=now_ns)
+        except (MessageError, LinkError) as error:
+            self.get_logger().error(str(error), throttle_duration_sec=0.1)
+
+    def _on_enable(self, request: Any, response: Any) -> Any:
+        return self._answered(response, 'enable', is_wanted=request.data)
+
+    def _on_reset_fault(self, _: Any, response: Any) -> Any:
+        return self._answered(response, 'reset_fault')
+
+    def _on_clear_context(self, _: Any, response: Any) -> Any:
+        return self._answered(response, 'clear_context')
+
+    def _answered(self, response: Any, what: str, **fields: Any) -> Any:
+        try:
+            answer = self._ask(what, **fields)
+            response.success, response.message = answer['success'], answer['message']
+        except LinkError as error:
+            response.success, response.message = False, str(error)
+        return response
+
+    def _on_set(self, changed: Sequence[Any]) -> Any:
+        from rcl_interfaces.msg import SetParametersResult
+
+        if any(parameter.name == 'use_sim_time' for parameter in changed):
+            reason = 'use_sim_time: is read when the node is configured; clean it up first.'
+            return SetParametersResult(successful=False, reason=reason)
+        try:
+            for parameter in changed:  # ranges and read-only ones are rclpy's to refuse
+                if parameter.name == 'payload_kg':
+                    self._ask('set_payload', payload_kg=float(parameter.value))
+        except LinkError as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+
+def run_front(link: Link, arguments: Sequence[str] | None) -> int:
+    """Run the front until its link is closed; return the exit code."""
+    return run_node(lambda: ControllerNode(link), arguments)

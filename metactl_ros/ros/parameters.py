@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of the nodes: what each is for here, its default in `config/NODE.yaml`."""
+
+from collections.abc import Mapping
+import difflib
+import re
+from typing import Any, cast, get_args, NamedTuple
+
+import numpy as np
+
+from metactl_ros.baselines import CLASSICAL
+from metactl_ros.errors import ConfigError
+from metactl_ros.plants import PlantName
+from metactl_ros.settings import policy_file, require_file, share_directory
+from metactl_ros.sim.faults import KINDS, TAU_Z_RANGE_S
+from metactl_ros.strict_yaml import read_yaml
+
+SHA256 = re.compile('([0-9a-fA-F]{64})?')
+"""Of a bundle, or none."""
+
+
+class Meaning(NamedTuple):
+    """What a parameter is for."""
+
+    description: str
+    bounds: tuple[float, float] | None = None
+    is_fixed: bool = True
+    """Read once and never again; otherwise it may be set while the node runs."""
+    default: Any = None
+    """None: it is in the file of the node."""
+
+
+CONTROLLER = {
+    'controller': Meaning(f'policy: the bundle; classical: {", ".join(CLASSICAL)}'),
+    'policy': Meaning(
+        'a policy bundle: its path, or the NAME of a shipped one; empty: robust_tau2'
+    ),
+    'policy_sha256': Meaning(
+        'refuse any bundle but the one with this SHA-256, as metactl inspect tells it; empty: none'
+    ),
+    'classical_file': Meaning('rivals, as in config/classical; empty: nominal.yaml there'),
+    'arm_file': Meaning('arm.yaml: joints, masses, limits; empty: the shipped one'),
+    'controller_file': Meaning('controller.yaml: law, gains, shield; empty: the shipped one'),
+    'joint_prefix': Meaning('put before the joint names of arm.yaml, as in left_joint1'),
+    'autostart': Meaning('configure and activate by itself; false: wait for its lifecycle'),
+    'shadow': Meaning('publish all but the commands; estimates then assume these were sent'),
+    'reference': Meaning(
+        'trajectory: hold, and follow ~/joint_trajectory; sinusoid: built in, moves at once'
+    ),
+    'sinusoid.amplitude_rad': Meaning('rad, one per joint'),
+    'sinusoid.omega_radps': Meaning('rad/s, one per joint'),
+    'sinusoid.phase_rad': Meaning('rad, one per joint'),
+    'payload_kg': Meaning(
+        'payload estimate until ~/payload says otherwise, kg', (0.0, 100.0), is_fixed=False
+    ),
+    'state_timeout_s': Meaning('a joint state older than this is stale: BLIND', (0.005, 10.0)),
+    'inference_budget_s': Meaning('a slower policy is not heard: FALLBACK', (1e-4, 1.0)),
+    'state_lead_s': Meaning('how long before a tick its joint state should come', (0.0, 0.005)),
+    'realtime_priority': Meaning(
+        'SCHED_FIFO priority, and no core sleeps, where permitted; 0: neither', (0, 99)
+    ),
+}
+PLANT = {
+    'arm_file': Meaning('arm.yaml; empty: the shipped one'),
+    'plant_file': Meaning('plant.yaml: friction, task, sensing; empty: the shipped one'),
+    'plant': Meaning(f'simulator, one of {", ".join(get_args(PlantName))}'),
+    'seed': Meaning('of the episode, as in python -m training.evaluate', (0, 2**31 - 1)),
+    'num_rollouts': Meaning('episodes drawn from the seed', (1, 10_000)),
+    'rollout': Meaning('which of them is run, from 0', (0, 9_999)),
+    'payload_kg': Meaning('point mass at the tip, kg', (0.0, 10.0), is_fixed=False),
+    'tau_z_s': Meaning('memory horizon of the friction, s', TAU_Z_RANGE_S, is_fixed=False),
+    'lockstep': Meaning('one step per command instead of real time'),
+    'command_timeout_s': Meaning('without a command for longer, brake', (0.001, 10.0)),
+    'faults': Meaning('YAML file of faults, or its name in config/faults; empty: none'),
+    'faults_start_s': Meaning('where on their timeline this process begins, s', (0.0, 1e6)),
+    'realtime_priority': Meaning('SCHED_FIFO priority where permitted; 0: none', (0, 99)),
+}
+FAULTS = {
+    f'fault.{name}': Meaning(
+        f'{kind.meaning}; {kind.unit}', kind.bounds, is_fixed=False, default=kind.usual
+    )
+    for name, kind in KINDS.items()
+    if kind.unit
+}
+"""The amounts with which the services ~/fault/KIND of the plant switch faults on."""
+
+
+def defaults_of(file: str) -> dict[str, Any]:
+    """Return the defaults of a node from its shipped file, nested names joined by dots."""
+    content = cast('dict[str, Any]', read_yaml(share_directory() / 'config' / file))
+    return dict(_flat(content['/**']['ros__parameters']))
+
+
+def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
+    """Declare every parameter of a node, with description and range.
+
+    Raises:
+        ConfigError: If a value does not fit, or a name is nearly that of a parameter.
+    """
+    from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+    from rclpy.exceptions import ParameterException
+
+    defaults = defaults_of(file)
+    for name, (description, bounds, is_fixed, default) in meanings.items():
+        about = ParameterDescriptor(description=description, read_only=is_fixed)
+        if bounds is not None and isinstance(bounds[0], float):
+            limits = FloatingPointRange(from_value=bounds[0], to_value=bounds[1])
+            about.floating_point_range = [limits]
+        elif bounds is not None:
+            about.integer_range = [IntegerRange(from_value=bounds[0], to_value=bounds[1])]
+        try:
+            node.declare_parameter(name, defaults[name] if default is None else default, about)
+        except ParameterException as error:
+            raise ConfigError(f'parameter {name}: {error}') from None
+    for name in set(node._parameter_overrides) - set(meanings):  # there is no public list
+        near = difflib.get_close_matches(name, meanings, n=1, cutoff=0.8)
+        if near:
+            raise ConfigError(f'parameter {name}: unknown; did you mean {near[0]!r}?')
+
+
+def require_files(node: Any) -> None:
+    """Refuse the name of a file that does not exist, before anybody relies on it.
+
+    Raises:
+        ConfigError: With the name of the parameter.
+    """
+    for name in ('arm_file', 'controller_file', 'classical_file'):
+        path = node.get_parameter(name).value
+        if path:
+            require_file(name, path)
+    policy = node.get_parameter('policy').value
+    if policy:
+        policy_file(policy)
+
+
+def read(node: Any, num_joints: int) -> dict[str, Any]:
+    """Return the values of the controller's parameters; refuse what a range cannot express."""
+    values = {name: node.get_parameter(name).value for name in CONTROLLER}
+    for name, choices in (
+        ('controller', ('policy', *CLASSICAL)),
+        ('reference', ('sinusoid', 'trajectory')),
+    ):
+        if values[name] not in choices:
+            raise ConfigError(f'{name}: expected one of {choices}, found {values[name]!r}.')
+    if not SHA256.fullmatch(values['policy_sha256']):
+        raise ConfigError(
+            'policy_sha256: expected 64 hexadecimal digits, as metactl inspect tells them, or '
+            f'nothing, found {values["policy_sha256"]!r}.'
+        )
+    for name, value in values.items():
+        if name.startswith('sinusoid.') and (
+            len(value) != num_joints or not np.isfinite(value).all()
+        ):
+            raise ConfigError(
+                f'{name}: expected {num_joints} finite numbers, one per joint, '
+                f'found {list(value)}.'
+            )
+    return values
+
+
+def _flat(values: Mapping[str, Any], prefix: str = '') -> list[tuple[str, Any]]:
+    rows = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f'{prefix}{name}.')
+        else:
+            rows.append((prefix + name, value))
+    return rows

@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""One line on the terminal that says what a running controller does."""
+
+from collections.abc import Callable
+import math
+import sys
+import time
+from typing import Any
+
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import JointState
+
+from metactl_ros.control.modes import Mode
+from metactl_ros.ros.quality_of_service import SENSOR
+from metactl_ros.runtime.deferred_signals import undisturbed
+
+EVERY_S = 0.5
+
+
+class StatusLine:
+    """Follows ~/shield, ~/error and ~/output of a controller."""
+
+    def __init__(self, label: str, node: Any, controller: str = 'controller') -> None:
+        self._label = label
+        self._shield: dict[str, float] = {}
+        self._error = self._effort = ''
+        self._num_ticks = self._num_moved = 0
+        self._shown_at = 0.0
+        for topic, callback in (
+            ('shield', self._on_shield),
+            ('error', self._on_error),
+            ('output', self._on_output),
+        ):
+            node.create_subscription(JointState, f'{controller}/{topic}', callback, SENSOR)
+
+    @property
+    def time_s(self) -> float:
+        """How long the controller has been running, s; zero before it does."""
+        return self._shield.get('now_s', 0.0)
+
+    @property
+    def mode(self) -> Mode | None:
+        """The last mode seen."""
+        return Mode(int(self._shield['mode'])) if self._shield else None
+
+    def _on_shield(self, message: JointState) -> None:
+        self._shield = dict(zip(message.name, message.position, strict=False))
+        self._num_ticks += 1
+        self._num_moved += bool(self._shield['was_moved'])
+
+    def _on_error(self, message: JointState) -> None:
+        self._error = f'{1e3 * math.hypot(*message.position):6.1f} mrad'
+
+    def _on_output(self, message: JointState) -> None:
+        self._effort = ' '.join(f'{value:6.1f}' for value in message.effort)
+
+    def show(self) -> None:
+        """Write the line over the last one: on a terminal often, elsewhere every five seconds."""
+        is_terminal = sys.stderr.isatty()
+        now = time.monotonic()
+        if now - self._shown_at < (EVERY_S if is_terminal else 10.0 * EVERY_S):
+            return
+        self._shown_at = now
+        text = f'{self._label}: waiting'
+        if self.mode is not None:
+            moved = 100.0 * self._num_moved / self._num_ticks
+            text = (
+                f'{self._label}: {self.time_s:5.1f} s  {self.mode.name:8}  '
+                f'error {self._error}  effort {self._effort} N m  shield moved {moved:4.1f} %'
+            )
+        sys.stderr.write(f'\r{text}\x1b[K' if is_terminal else f'{text}\n')
+        sys.stderr.flush()
+
+
+def watch(label: str, is_over: Callable[[StatusLine], bool]) -> StatusLine:
+    """Show the line until it is over; return it."""
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        with undisturbed():
+            node = rclpy.create_node('status_line')
+            executor = SingleThreadedExecutor()
+            executor.add_node(node)
+            line = StatusLine(label, node)
+        while not is_over(line):
+            with undisturbed():
+                executor.spin_once(timeout_sec=0.1)
+            line.show()
+        executor.shutdown()
+        node.destroy_node()
+    finally:
+        rclpy.try_shutdown()
+        if sys.stderr.isatty():
+            sys.stderr.write('\n')
+    return line

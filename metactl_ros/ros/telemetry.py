@@ -1,0 +1,150 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a tick publishes: the command, and everything it was made from, as named arrays.
+
+    joint_commands                        JointState       effort per joint, stamped
+    forward_effort_controller/commands    Float64MultiArray  the same, in the order of the joints
+    ~/reference                           JointTrajectory  q_d, qd_d, qdd_d in force
+    ~/feedback                            JointState       the state acted upon; effort: before
+    ~/error                               JointState       q_d - q, qd_d - qd
+    ~/output                              JointState       effort decided; velocity: effort wanted
+    ~/gains                               JointState       position: theta; velocity: the proposal
+    ~/shield                              JointState       position: the values of SHIELD_NAMES,
+                                                           half-space, estimate if there is one
+
+What a tick decided is what joint_commands carries, unless the last check replaced it. All carry
+the stamp of the command; that of the state is in ~/shield. Where several states came
+since the last tick, all of them entered the window: ~/feedback then has a message for each and
+~/reference a point for each, oldest first, and the last ones are those acted upon.
+time_from_start of a point is the stamp of its state on the controller's timeline, which begins at
+zero. A tick can be computed again from this alone, see `replay/recompute.py`.
+"""
+
+from collections.abc import Callable, Sequence
+import math
+from typing import Any
+
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray, MultiArrayDimension
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from metactl_ros.bag.shield_names import SHIELD_NAMES
+from metactl_ros.runtime.controller import Tick
+from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, Reference
+
+
+def joint_state(stamp_ns: int, names: Sequence[str], **fields: Array) -> JointState:
+    """Return a JointState with the given fields."""
+    message = JointState(name=list(names), **{k: v.tolist() for k, v in fields.items()})
+    set_stamp(message.header.stamp, stamp_ns)
+    return message
+
+
+def forward_command(names: Sequence[str], effort_nm: Array) -> Float64MultiArray:
+    """Return the command of ros2_control's forward_command_controller."""
+    message = Float64MultiArray(data=effort_nm.tolist())
+    message.layout.dim = [
+        MultiArrayDimension(label=','.join(names), size=len(names), stride=len(names))
+    ]
+    return message
+
+
+def reference_point(stamp_ns: int, reference: Reference) -> JointTrajectoryPoint:
+    """Return a reference as a point of a trajectory."""
+    point = JointTrajectoryPoint(
+        positions=reference.q_rad.tolist(),
+        velocities=reference.qd_radps.tolist(),
+        accelerations=reference.qdd_radps2.tolist(),
+    )
+    set_stamp(point.time_from_start, stamp_ns)
+    return point
+
+
+def reference_message(stamp_ns: int, names: Sequence[str], tick: Tick) -> JointTrajectory:
+    """Return the references of a tick, one point for each state seen, the last in force."""
+    points = [
+        reference_point(state.stamp_ns, reference)
+        for state, reference in tick.seen or [(tick.state, tick.reference)]
+    ]
+    message = JointTrajectory(joint_names=list(names), points=points)
+    set_stamp(message.header.stamp, stamp_ns)
+    return message
+
+
+def shield_values(tick: Tick, state_stamp_ns: int, late_ns: int) -> list[float]:
+    """Return the values of SHIELD_NAMES, then the half-space, then any estimate."""
+    decision, health = tick.step.decision, tick.health
+    estimate = tick.step.estimate_nm
+    return [
+        *(
+            float(value)
+            for value in (
+                tick.step.modes,
+                decision.reason,
+                decision.was_moved,
+                decision.is_feasible,
+                decision.distance if math.isfinite(decision.distance) else -1.0,
+                decision.excess,
+                tick.step.excess_after_limits,
+                decision.half_space.value,
+                *health,
+                tick.payload_kg,
+                tick.was_restarted,
+                len(tick.seen),
+                tick.loop_ns / NANOSECONDS_PER_SECOND,
+                late_ns / 1e6,
+                tick.inference_ns / 1e6,
+                *divmod(state_stamp_ns, NANOSECONDS_PER_SECOND),
+                tick.step.causes,
+                tick.step.joints,
+                tick.was_resumed,
+            )
+        ),
+        *(float(value) for value in decision.half_space.normal),
+        float(decision.half_space.constant),
+        *([] if estimate is None else estimate.tolist()),
+    ]
+
+
+class Telemetry:
+    """The publishers of one node; `publish` sends what a tick was made from."""
+
+    def __init__(
+        self,
+        create: Callable[[Any, str], Any],
+        joint_names: Sequence[str],
+        gains: Sequence[str],
+        has_estimate: bool,
+    ) -> None:
+        self._joints, self._gains = joint_names, gains
+        self._shield_names = [*SHIELD_NAMES, *(f'normal.{name}' for name in gains), 'constant']
+        if has_estimate:
+            self._shield_names += [f'estimate.{name}' for name in joint_names]
+        self._reference = create(JointTrajectory, '~/reference')
+        self._feedback = create(JointState, '~/feedback')
+        self._error = create(JointState, '~/error')
+        self._output = create(JointState, '~/output')
+        self._gain = create(JointState, '~/gains')
+        self._shield = create(JointState, '~/shield')
+
+    def publish(self, stamp_ns: int, state_stamp_ns: int, tick: Tick, late_ns: int) -> None:
+        """Publish a tick whose command had the given stamp."""
+        state, reference, joints = tick.state, tick.reference, self._joints
+        error, error_rate = reference.q_rad - state.q_rad, reference.qd_radps - state.qd_radps
+        theta = tick.step.decision.gains.theta
+        message = joint_state(stamp_ns, self._shield_names)
+        message.position = shield_values(tick, state_stamp_ns, late_ns)
+        self._shield.publish(message)
+        self._reference.publish(reference_message(stamp_ns, joints, tick))
+        before = tick.effort_before_nm
+        for seen, _ in tick.seen or [(state, reference)]:
+            fields = {'position': seen.q_rad, 'velocity': seen.qd_radps, 'effort': before}
+            self._feedback.publish(joint_state(stamp_ns, joints, **fields))
+        self._error.publish(joint_state(stamp_ns, joints, position=error, velocity=error_rate))
+        self._output.publish(
+            joint_state(stamp_ns, joints, effort=tick.step.effort_nm, velocity=tick.step.wanted_nm)
+        )
+        self._gain.publish(
+            joint_state(stamp_ns, self._gains, position=theta, velocity=tick.action)
+        )

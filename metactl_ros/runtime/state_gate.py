@@ -1,0 +1,175 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which joint states may be believed: newer than the last, in step with it, and possible.
+
+    stamp not ahead of the last                   refused: sent again, out of order
+    stamp and steady clock disagree by over 1 s   refused: a clock jumped, or another arm speaks
+    stamp behind or ahead of its pace             refused: a clock drifts (`stamp_clock.py`)
+    moved further than its fastest joint could    refused: a glitch, or another arm speaks
+
+A robot that restarts is all of this at once, and so is a clock that is set once. So ten refused
+states in a row that agree with each other begin a new timeline. The stamps that leave the gate
+never go back: they begin at zero with the first state, and across a break they advance by the
+steady clock. If it was the motion that was impossible, the arm did not do it: an encoder slipped,
+or it is another arm. Its states are believed again, as a new timeline or because by then the arm
+could be there, but the leap is counted, and ends in a FAULT.
+
+Stamps that drift agree with nothing: if for a second none can be believed because of its stamp, or
+three new timelines were begun within ten seconds because of them, the clock does not fit.
+"""
+
+from collections import Counter, deque
+
+import numpy as np
+
+from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.runtime.joint_messages import JointSample
+from metactl_ros.runtime.stamp_clock import STALL_NS, StampClock
+from metactl_ros.signals import ArmState, NANOSECONDS_PER_SECOND, seconds
+
+CLOCK_TOLERANCE_NS = NANOSECONDS_PER_SECOND
+"""How far stamps may drift from the steady clock between two states of a real robot."""
+SPEED_TOLERANCE = 2.0
+"""How much faster than its limit a joint may seem to move between two states."""
+ADOPT_AFTER = 10
+"""Refused states in a row, each in step with the one before, that begin a new timeline."""
+DRIFTS_AFTER_NS = NANOSECONDS_PER_SECOND
+"""For so long no stamp can be believed before the clock is called drifting."""
+DRIFTS_WITH, DRIFTS_WITHIN_NS = 3, 10 * NANOSECONDS_PER_SECOND
+"""So many new timelines because of stamps, within so long, are a drift as well."""
+OF_CLOCKS = ('old stamps', 'clock jumps')
+"""Objections to the stamp, not to what it belongs to."""
+IMPOSSIBLE = 'impossible motions'
+COUNTED = (
+    'accepted',
+    'dropped',
+    *OF_CLOCKS,
+    IMPOSSIBLE,
+    'new timelines',
+    'leaps',
+    'clock drifts',
+)
+
+
+class StateGate:
+    """Turns samples into states on one timeline, or refuses them.
+
+    Simulated time knows no steady clock: there `state_timeout_ns` is None.
+    """
+
+    def __init__(self, arm: Arm, period_ns: int, state_timeout_ns: int | None) -> None:
+        self._clock: StampClock | None = None
+        if state_timeout_ns is not None:  # a state may be so old, and hence so late
+            self._clock = StampClock(period_ns, min(state_timeout_ns, STALL_NS))
+        self._fastest_radps = SPEED_TOLERANCE * np.array(arm.limits.velocity_radps)
+        self._period_ns = period_ns
+        self._offset_ns = 0
+        self._last: tuple[JointSample, int] | None = None
+        self._refused: tuple[JointSample, int] | None = None
+        self._refused_for = ''
+        self._first_refused: tuple[int, int] = (0, 0)
+        self._streak = 0
+        self._lost_ns: int | None = None
+        self._adopted_ns: deque[int] = deque(maxlen=DRIFTS_WITH)
+        self.counts = Counter(dict.fromkeys(COUNTED, 0))
+        """How many were accepted, dropped on the way, and refused, by reason."""
+
+    def admit(self, sample: JointSample, received_ns: int) -> ArmState | None:
+        """Return the state on the gate's timeline, or None if it is refused.
+
+        Args:
+            sample: A finite sample (`read_joint_state`).
+            received_ns: When it came, on the steady clock.
+        """
+        if self._clock is not None:
+            self._clock.hear(received_ns)
+        if self._last is None:
+            self._offset_ns = sample.stamp_ns
+            return self._accept(sample, received_ns)
+        objection = self._objection(self._last, sample, received_ns) or self._out_of_step(
+            sample, received_ns
+        )
+        if objection is None:
+            self.counts['leaps'] += self._goes_on_from_leap(sample, received_ns)
+            gap_ns = sample.stamp_ns - self._last[0].stamp_ns
+            self.counts['dropped'] += max(round(gap_ns / self._period_ns) - 1, 0)
+            return self._accept(sample, received_ns)
+        self.counts[objection] += 1
+        if self._clock is not None and objection in OF_CLOCKS:
+            self._note_lost(received_ns)
+        self._streak = self._streak + 1 if self._agrees(sample, received_ns) else 1
+        self._refused, self._refused_for = (sample, received_ns), objection
+        if self._streak == 1:
+            self._first_refused = (received_ns - sample.stamp_ns, received_ns)
+        if self._streak < ADOPT_AFTER:
+            return None
+        return self._adopt(sample, received_ns, objection)
+
+    def _adopt(self, sample: JointSample, received_ns: int, objection: str) -> ArmState:
+        """Begin a new timeline where the old one is by now."""
+        assert self._last is not None
+        last, last_received_ns = self._last
+        passed_ns = max(received_ns - last_received_ns, self._period_ns)
+        self._offset_ns = sample.stamp_ns - (last.stamp_ns - self._offset_ns) - passed_ns
+        self.counts['new timelines'] += 1
+        self.counts['leaps'] += objection == IMPOSSIBLE
+        if self._clock is not None:
+            self._clock.restart()
+            if objection in OF_CLOCKS:
+                self._adopted_ns.append(received_ns)
+                is_full = len(self._adopted_ns) == DRIFTS_WITH
+                is_often = received_ns - self._adopted_ns[0] <= DRIFTS_WITHIN_NS
+                self.counts['clock drifts'] += is_full and is_often
+        return self._accept(sample, received_ns)
+
+    def _note_lost(self, received_ns: int) -> None:
+        """Notice how long no stamp could be believed."""
+        if self._lost_ns is None:
+            self._lost_ns = received_ns
+        elif received_ns - self._lost_ns >= DRIFTS_AFTER_NS:
+            self._lost_ns = received_ns
+            self.counts['clock drifts'] += 1
+
+    def _goes_on_from_leap(self, sample: JointSample, received_ns: int) -> bool:
+        """Return whether a state that is possible by now is where an impossible one led."""
+        if self._refused is None or self._refused_for != IMPOSSIBLE:
+            return False
+        return self._objection(self._refused, sample, received_ns) is None
+
+    def _agrees(self, sample: JointSample, received_ns: int) -> bool:
+        """Return whether a refused state goes on from those refused before it."""
+        if self._refused is None or self._objection(self._refused, sample, received_ns):
+            return False
+        delay_ns = received_ns - sample.stamp_ns
+        return self._clock is None or self._clock.agree(delay_ns, received_ns, self._first_refused)
+
+    def _out_of_step(self, sample: JointSample, received_ns: int) -> str | None:
+        delay_ns = received_ns - sample.stamp_ns
+        if self._clock is None:
+            return None
+        if self._clock.is_behind(delay_ns, received_ns):
+            return 'old stamps'
+        return 'clock jumps' if self._clock.is_ahead(delay_ns, received_ns) else None
+
+    def _objection(
+        self, last: tuple[JointSample, int], sample: JointSample, received_ns: int
+    ) -> str | None:
+        before, before_ns = last
+        passed_ns = sample.stamp_ns - before.stamp_ns
+        if passed_ns <= 0:
+            return 'old stamps'
+        drift_ns = abs(passed_ns - (received_ns - before_ns))
+        if self._clock is not None and drift_ns > CLOCK_TOLERANCE_NS:
+            return 'clock jumps'
+        reach = self._fastest_radps * max(seconds(passed_ns), seconds(self._period_ns))
+        if (np.abs(sample.q_rad - before.q_rad) > reach).any():
+            return IMPOSSIBLE
+        return None
+
+    def _accept(self, sample: JointSample, received_ns: int) -> ArmState:
+        self._last, self._refused, self._streak = (sample, received_ns), None, 0
+        self._lost_ns = None
+        if self._clock is not None:
+            self._clock.note(received_ns - sample.stamp_ns, received_ns)
+        self.counts['accepted'] += 1
+        return ArmState(sample.stamp_ns - self._offset_ns, sample.q_rad, sample.qd_radps)

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Trajectories as they arrive, as bytes, to numbers; one that cannot be used says why.
+
+To make Python objects of a trajectory of 100,000 points stops every thread for a second, control
+as well. So sizes are looked at first, and what is too large is refused unread; the rest is read by
+Python code, which gives way to others.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from metactl_ros.bag.cdr import CdrError, count_trajectory, read_trajectory, Trajectory
+from metactl_ros.control.loop import ABSURD
+from metactl_ros.motion.polynomial_path import Knots
+from metactl_ros.runtime.joint_messages import find_joints, MessageError
+from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
+
+MAX_BYTES = 2**20
+"""2,000 points of fourteen joints."""
+MAX_NAMES = 64
+MAX_POINTS = 2000
+
+
+def unpack(data: bytes) -> Trajectory:
+    """Return a trajectory_msgs/JointTrajectory from its bytes.
+
+    Raises:
+        MessageError: If it is too large, or none.
+    """
+    try:
+        num_names, num_points = count_trajectory(data, MAX_NAMES)
+        for found, most, what in (
+            (num_names, MAX_NAMES, 'names'),
+            (num_points, MAX_POINTS, 'points'),
+            (len(data), MAX_BYTES, 'bytes'),
+        ):
+            if found > most:
+                raise MessageError(
+                    f'trajectory: expected at most {most} {what}, found {found}; send less of it '
+                    'at a time.'
+                )
+        return read_trajectory(data)
+    except CdrError as error:
+        raise MessageError(f'trajectory: {error}') from None
+
+
+def knots_of(trajectory: Trajectory, joint_names: Sequence[str]) -> Knots:
+    """Return the points of a trajectory, at least one, in the order of the arm.
+
+    Accelerations without velocities are not heeded.
+
+    Raises:
+        MessageError: If a joint is missing, a field has the wrong length, a number is not finite
+            or absurd, or times do not rise; it names the point and the joint.
+    """
+    names, points = trajectory.names, trajectory.points
+    places = find_joints(names, joint_names)
+    times_ns = np.array([point.time_ns for point in points], dtype=np.int64)
+    is_bad = np.diff(times_ns, prepend=-1) <= 0
+    if is_bad.any():
+        number = int(np.argmax(is_bad))
+        raise MessageError(
+            f'trajectory point {number}: time_from_start must rise from 0, found '
+            f'{times_ns[number] / NANOSECONDS_PER_SECOND} s.'
+        )
+    q = _field('positions', [point.positions for point in points], names, places)
+    qd = _field('velocities', [point.velocities for point in points], names, places)
+    qdd = _field('accelerations', [point.accelerations for point in points], names, places)
+    if np.isnan(q).any():
+        number = int(np.argmax(np.isnan(q[:, 0])))
+        raise MessageError(f'trajectory point {number}: has no positions.')
+    return Knots(times_ns / NANOSECONDS_PER_SECOND, q, qd, np.where(np.isnan(qd), np.nan, qdd))
+
+
+def _field(
+    field: str,
+    rows: Sequence[Sequence[float]],
+    names: Sequence[str],
+    places: Sequence[int],
+) -> Array:
+    """Return the rows, shape (P, n), with NaN in place of empty ones."""
+    sizes = np.array([len(row) for row in rows])
+    is_given = sizes > 0
+    is_bad = is_given & (sizes != len(names))
+    if is_bad.any():
+        number = int(np.argmax(is_bad))
+        raise MessageError(
+            f'trajectory point {number}: expected {len(names)} {field}, one per name, found '
+            f'{sizes[number]}.'
+        )
+    values = np.full((len(rows), len(places)), np.nan)
+    if is_given.any():
+        found = np.array([row for row in rows if row])[:, places]
+        values[is_given] = found
+        is_bad = is_given[:, np.newaxis] & ~(np.abs(values) <= ABSURD)  # NaN is not
+        if is_bad.any():
+            number, joint = np.argwhere(is_bad)[0]
+            raise MessageError(
+                f'trajectory point {number}: joint {names[places[joint]]!r}: expected finite '
+                f'{field} of at most {ABSURD:g}, found {values[number, joint]}.'
+            )
+    return values

@@ -1,0 +1,192 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The same arm in PyBullet, 1 kHz sub-steps, friction with memory injected at every one of them.
+
+PyBullet drives joints, damps links and forgets torques by default. Each of the calls in `_load`
+switches one of these habits off; without any one of them the arm is another arm.
+"""
+
+from pathlib import Path
+import tempfile
+
+import numpy as np
+
+from metactl_ros.dynamics.friction import Friction, joint_friction_torque, joint_memory_after
+from metactl_ros.dynamics.two_link import Arm, NUM_JOINTS
+from metactl_ros.errors import MissingDependency, PlantError
+from metactl_ros.signals import ArmState, Array, period_ns_of
+from metactl_ros.sim.arm_urdf import arm_urdf
+from metactl_ros.sim.plant import check_conditions, PlantStart
+
+try:
+    import pybullet
+except ImportError as error:
+    raise MissingDependency(
+        "the PyBullet plant needs pybullet; run: pip install 'metactl_ros[sim]', "
+        'or use the RK4 plant.'
+    ) from error
+
+JOINTS = list(range(NUM_JOINTS))
+TIP = NUM_JOINTS
+NO_INERTIA = [0.0, 0.0, 0.0]
+
+
+class BulletArm:
+    """One arm in a physics client of its own; arrays have shape (2,)."""
+
+    def __init__(self, arm: Arm, friction: Friction, rate_hz: float, substep_hz: float) -> None:
+        self._num_substeps = substeps_per_period(rate_hz, substep_hz)
+        self._dt_s = 1.0 / substep_hz
+        self._friction = friction
+        self._period_ns = period_ns_of(rate_hz)
+        self._stamp_ns = 0
+        self._memory_nm = [0.0] * NUM_JOINTS
+        self._tau_z_s, self._payload_kg = 1.0, 0.0
+        self._client = pybullet.connect(pybullet.DIRECT)
+        self._body = load_body(self._client, arm, payload_kg=0.0)
+        pybullet.setGravity(0.0, 0.0, -arm.gravity_mps2, physicsClientId=self._client)
+        pybullet.setTimeStep(self._dt_s, physicsClientId=self._client)
+
+    def reset(self, start: PlantStart) -> ArmState:
+        """Begin a new run at time zero; `start` must describe a single arm."""
+        if np.shape(start.q_rad) != (NUM_JOINTS,):
+            raise PlantError(
+                f'BulletArm.reset: expected one arm, shape ({NUM_JOINTS},), found '
+                f'{np.shape(start.q_rad)}; reset once per arm, or use the RK4 plant for batches.'
+            )
+        self._stamp_ns = 0
+        self._memory_nm = [float(z) for z in start.memory_nm]
+        self.set_conditions(start.payload_kg, start.tau_z_s)
+        for joint in JOINTS:
+            pybullet.resetJointState(
+                self._body,
+                joint,
+                float(start.q_rad[joint]),
+                float(start.qd_radps[joint]),
+                physicsClientId=self._client,
+            )
+        return self._state(self._joint_states())
+
+    def step(self, effort_nm: Array) -> ArmState:
+        """Hold the efforts for one control period; friction follows the motion within it."""
+        if np.shape(effort_nm) != (NUM_JOINTS,):
+            raise PlantError(
+                f'BulletArm.step: expected efforts of shape ({NUM_JOINTS},), '
+                f'found {np.shape(effort_nm)}.'
+            )
+        efforts = effort_nm.tolist()  # plain floats: the loop below runs a thousand times a second
+        motion = self._joint_states()
+        for _ in range(self._num_substeps):
+            before = motion
+            torques = [
+                effort - joint_friction_torque(self._friction, joint[1], memory)
+                for effort, joint, memory in zip(efforts, before, self._memory_nm, strict=True)
+            ]
+            pybullet.setJointMotorControlArray(  # a torque lasts for one sub-step only
+                self._body,
+                JOINTS,
+                pybullet.TORQUE_CONTROL,
+                forces=torques,
+                physicsClientId=self._client,
+            )
+            pybullet.stepSimulation(physicsClientId=self._client)
+            motion = self._joint_states()
+            self._memory_nm = [
+                joint_memory_after(
+                    self._friction, 0.5 * (old[1] + new[1]), memory, self._tau_z_s, self._dt_s
+                )
+                for old, new, memory in zip(before, motion, self._memory_nm, strict=True)
+            ]
+        self._stamp_ns += self._period_ns
+        return self._state(motion)
+
+    def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
+        """Change payload and memory horizon, both plain numbers, from the next step on."""
+        check_conditions(payload_kg, tau_z_s)
+        self._tau_z_s, self._payload_kg = float(tau_z_s), float(payload_kg)
+        pybullet.changeDynamics(
+            self._body,
+            TIP,
+            mass=self._payload_kg,
+            localInertiaDiagonal=NO_INERTIA,
+            physicsClientId=self._client,
+        )
+
+    def set_friction(self, friction: Friction) -> None:
+        """Change the friction constants from the next step on."""
+        self._friction = friction
+
+    def close(self) -> None:
+        """Disconnect from the physics server; closing twice is harmless."""
+        if self._client >= 0:
+            pybullet.disconnect(physicsClientId=self._client)
+            self._client = -1
+
+    @property
+    def true_q_rad(self) -> Array:
+        """Where the arm is now, shape (n,)."""
+        return self._state(self._joint_states()).q_rad
+
+    @property
+    def memory_nm(self) -> Array:
+        """The true friction memory z, shape (2,)."""
+        return np.array(self._memory_nm)
+
+    def _joint_states(self) -> tuple[tuple[float, ...], ...]:
+        """Return (position, velocity, ...) of each joint."""
+        states: tuple[tuple[float, ...], ...] = pybullet.getJointStates(
+            self._body, JOINTS, physicsClientId=self._client
+        )
+        return states
+
+    def _state(self, motion: tuple[tuple[float, ...], ...]) -> ArmState:
+        return ArmState(
+            self._stamp_ns,
+            np.array([joint[0] for joint in motion]),
+            np.array([joint[1] for joint in motion]),
+        )
+
+
+def substeps_per_period(rate_hz: float, substep_hz: float) -> int:
+    """Return how many physics steps fill one control period exactly.
+
+    Raises:
+        PlantError: If they do not: PyBullet's customary 240 Hz does not fit 100 Hz.
+    """
+    ratio = substep_hz / rate_hz
+    if not (np.isfinite(ratio) and ratio >= 1.0 and abs(ratio - round(ratio)) < 1e-9):
+        raise PlantError(
+            f'substep_hz: {substep_hz} Hz is not a whole multiple of the control rate '
+            f'{rate_hz} Hz; use for example {10.0 * rate_hz} Hz.'
+        )
+    return round(ratio)
+
+
+def load_body(client: int, arm: Arm, payload_kg: float) -> int:
+    """Load the arm into a physics client, free of every default force, and return its body id."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / 'arm.urdf'
+        path.write_text(arm_urdf(arm, payload_kg), encoding='utf-8')
+        body = pybullet.loadURDF(
+            str(path),
+            useFixedBase=True,
+            flags=pybullet.URDF_USE_INERTIA_FROM_FILE,
+            physicsClientId=client,
+        )
+    for link in range(-1, NUM_JOINTS + 1):
+        pybullet.changeDynamics(
+            body,
+            link,
+            linearDamping=0.0,
+            angularDamping=0.0,
+            jointDamping=0.0,
+            physicsClientId=client,
+        )
+    pybullet.setJointMotorControlArray(
+        body,
+        JOINTS,
+        pybullet.VELOCITY_CONTROL,
+        forces=[0.0] * NUM_JOINTS,  # a velocity motor holds every joint unless told not to
+        physicsClientId=client,
+    )
+    return int(body)

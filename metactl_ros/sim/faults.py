@@ -1,0 +1,323 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong with a simulated robot, when, and what that does to the plant itself.
+
+A fault is on from `at_s` for `for_s`. While it is on it changes each joint state published, see
+`fault_line.py`, or the period that follows: its `Burden`. Once it is over it leaves no trace. The
+truth of the plant is never altered.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+import difflib
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metactl_ros.config import build, MOST_ENTRIES, require_not_negative, shown
+from metactl_ros.dynamics.friction import Friction, friction_torque
+from metactl_ros.dynamics.two_link import bias_torque, Inertia, inertia_matrix, NUM_JOINTS
+from metactl_ros.errors import ConfigError
+from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds, split
+
+TAU_Z_RANGE_S = (0.02, 1000.0)
+"""Memory horizons that a period of 10 ms can simulate, s."""
+
+
+class Kind(NamedTuple):
+    """What a fault does to the robot, or to what it says; "this" and "so" are its amount."""
+
+    meaning: str
+    unit: str = ''
+    """Of the amount; empty if the fault has none."""
+    usual: float = 1.0
+    """The amount where none is given."""
+    bounds: tuple[float, float] = (1.0, 1.0)
+    """The least and the largest amount."""
+    is_per_joint: bool = False
+    """It can strike one joint alone."""
+    needs_real_time: bool = False
+    """In lockstep the robot would wait for ever for the answer to a state nobody can use."""
+
+
+KINDS = {
+    'drop': Kind('this share of states is lost', 'share', 0.2, (0.0, 1.0), False, True),
+    'burst': Kind(
+        'states are held back so long, then come all at once', 's', 0.2, (0.01, 10.0), False, True
+    ),
+    'delay': Kind(
+        'states come so much later, in whole periods', 's', 0.02, (0.0, 10.0), False, True
+    ),
+    'jitter': Kind(
+        'states come late by whole periods at random, up to this; their order is kept',
+        's',
+        0.02,
+        (0.0, 10.0),
+        False,
+        True,
+    ),
+    'latency': Kind(
+        'states come so much later, in whole periods; one that begins at 0 s is there from the '
+        'first state on, and leaves no gap that would tell of it',
+        's',
+        0.22,
+        (0.0, 10.0),
+        False,
+        True,
+    ),
+    'freeze': Kind('positions and velocities stay, stamps go on', is_per_joint=True),
+    'nan': Kind('positions and velocities are NaN', is_per_joint=True, needs_real_time=True),
+    'reorder': Kind('of two states the later comes first', needs_real_time=True),
+    'rename': Kind('joints bear other names', is_per_joint=True, needs_real_time=True),
+    'sign_flip': Kind('velocities have the wrong sign', is_per_joint=True),
+    'velocity_zero': Kind('velocities are zero', is_per_joint=True),
+    'velocity_scale': Kind(
+        'velocities are multiplied by this, as in another unit',
+        'factor',
+        round(math.degrees(1.0), 2),
+        (-1000.0, 1000.0),
+        True,
+    ),
+    'effort_scale': Kind(
+        'measured efforts are multiplied by this, as in another unit',
+        'factor',
+        1000.0,
+        (-1e6, 1e6),
+        True,
+    ),
+    'bias': Kind('this is added to positions', 'rad', 0.05, (-10.0, 10.0), True),
+    'quantise': Kind(
+        'an encoder of so many bits per revolution; velocities are its differences',
+        'bits',
+        10.0,
+        (1.0, 32.0),
+        True,
+    ),
+    'torque_loss': Kind('this share of each effort is lost', 'share', 0.3, (0.0, 1.0), True),
+    'friction_step': Kind(
+        'Coulomb and static friction are multiplied by this', 'factor', 2.0, (0.0, 20.0)
+    ),
+    'payload_drop': Kind('payload lost; a negative one is added', 'kg', 0.5, (-10.0, 10.0)),
+    'tau_z_drift': Kind('the memory horizon drifts at this rate', 's/s', 0.1, (-10.0, 10.0)),
+    'brake': Kind('the brake is engaged whatever is commanded'),
+    'jam': Kind('joints do not move whatever the torque', is_per_joint=True),
+    'clock_jump': Kind('this is added to stamps', 's', 5.0, (-1e8, 1e8), False, True),
+    'clock_rate': Kind(
+        'stamps advance at this multiple of the time', 'factor', 3.0, (0.001, 1000.0), False, True
+    ),
+    'clock_stick': Kind('stamps advance by 1 ns per state', needs_real_time=True),
+    'silence': Kind('no state is published at all', needs_real_time=True),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One fault on the timeline of an episode, which begins with its first command."""
+
+    kind: str
+    at_s: float
+    """When it begins, s."""
+    for_s: float = 0.0
+    """How long it lasts, s; zero: to the end."""
+    amount: float | None = None
+    """In the unit of the kind; None: the usual one."""
+    joint: int | None = None
+    """Which joint it strikes, from 0; None: all."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            near = difflib.get_close_matches(self.kind, KINDS, n=1)
+            hint = f'did you mean {near[0]!r}?' if near else f'there are {", ".join(KINDS)}.'
+            raise ConfigError(f'Fault.kind: unknown kind {self.kind!r}; {hint}')
+        require_not_negative('Fault', at_s=self.at_s, for_s=self.for_s)
+        kind, where = KINDS[self.kind], f'Fault {self.kind}'
+        if self.amount is not None and not kind.unit:
+            raise ConfigError(f'{where}: has no amount, found {self.amount}; leave it out.')
+        low, high = kind.bounds
+        if not low <= self.size <= high:
+            raise ConfigError(
+                f'{where}: expected an amount of {low:g} to {high:g} {kind.unit}, '
+                f'found {self.amount}.'
+            )
+        if self.joint is not None and not kind.is_per_joint:
+            raise ConfigError(f'{where}: strikes all joints, found {self.joint}; leave joint out.')
+        if self.joint is not None and not 0 <= self.joint < NUM_JOINTS:
+            raise ConfigError(
+                f'{where}: expected a joint of 0 to {NUM_JOINTS - 1}, found {self.joint}.'
+            )
+
+    @property
+    def size(self) -> float:
+        """The amount in force."""
+        return KINDS[self.kind].usual if self.amount is None else self.amount
+
+    @property
+    def joints(self) -> slice:
+        """Which joints it strikes."""
+        return slice(None) if self.joint is None else slice(self.joint, self.joint + 1)
+
+    def is_on(self, t_ns: int) -> bool:
+        """Return whether the fault is on at a time of the timeline."""
+        begin_ns = round(self.at_s * NANOSECONDS_PER_SECOND)
+        end_ns = begin_ns + round(self.for_s * NANOSECONDS_PER_SECOND)
+        return t_ns >= begin_ns and (not self.for_s or t_ns < end_ns)
+
+
+def is_plant_fault(kind: str) -> bool:
+    """Return whether the simulated robot can have such a fault; others are of processes."""
+    return kind in KINDS
+
+
+def parse_faults(entries: object, where: str = 'faults') -> list[Fault]:
+    """Return faults from a list of tables, as YAML holds them.
+
+    Raises:
+        ConfigError: If it is no list, or an entry is no fault of the plant; it says which.
+    """
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise ConfigError(f'{where}: expected a list of faults, found {shown(entries)}.')
+    return [build(Fault, entry, f'{where}[{i}]') for i, entry in enumerate(entries)]
+
+
+def plant_entries(scenario: object, where: str) -> list[Any]:
+    """Return those entries of a scenario's list `faults` that are for the simulated robot.
+
+    Faults of processes are left out; what looks like a misspelt fault of the robot is kept, so
+    that `parse_faults` refuses it.
+    """
+    if not isinstance(scenario, Mapping) or not isinstance(scenario.get('faults'), list):
+        raise ConfigError(f'{where}: expected a list `faults:`; write `faults: []` for none.')
+    entries = scenario['faults']
+    if len(entries) > MOST_ENTRIES:
+        raise ConfigError(
+            f'{where}: faults: expected at most {MOST_ENTRIES} entries, found {len(entries)}; '
+            'leave some out.'
+        )
+    return [entry for entry in entries if _is_meant_for_plant(entry)]
+
+
+def _is_meant_for_plant(entry: object) -> bool:
+    kind = entry.get('kind') if isinstance(entry, Mapping) else None
+    if not isinstance(kind, str):
+        return True
+    return is_plant_fault(kind) or bool(difflib.get_close_matches(kind, KINDS, cutoff=0.75))
+
+
+class FaultSchedule:
+    """Which faults are on: those of a timeline, and those switched on by hand."""
+
+    def __init__(self, timeline: Iterable[Fault] = (), start_s: float = 0.0) -> None:
+        self._timeline = tuple(timeline)
+        self._start_ns = round(start_s * NANOSECONDS_PER_SECOND)
+        self.switched: dict[str, Fault] = {}
+        """Faults on whatever the timeline says, by kind."""
+
+    def time_ns(self, driven_ns: int) -> int:
+        """Return the time on the timeline, `driven_ns` after the first command of the episode."""
+        return self._start_ns + driven_ns
+
+    def active(self, driven_ns: int) -> tuple[Fault, ...]:
+        """Return the faults that are on; the timeline waits for the first command.
+
+        Only a latency that begins at once does not: it is how far the robot is away.
+        """
+        if not self._timeline:
+            return tuple(self.switched.values())
+        t_ns, is_waiting = self.time_ns(driven_ns), driven_ns <= 0
+        scheduled = (
+            fault
+            for fault in self._timeline
+            if fault.is_on(t_ns) and (fault.kind == 'latency' or not is_waiting)
+        )
+        return (*scheduled, *self.switched.values())
+
+
+class Burden(NamedTuple):
+    """What faults do to the plant itself during the next period."""
+
+    effort_share: tuple[float, ...] = (1.0,) * NUM_JOINTS
+    """What is left of the effort, one entry per joint."""
+    friction_factor: float = 1.0
+    payload_lost_kg: float = 0.0
+    tau_z_shift_s: float = 0.0
+    is_braked: bool = False
+    is_jammed: tuple[bool, ...] = (False,) * NUM_JOINTS
+    """Which joints do not move, one entry per joint."""
+
+
+NO_BURDEN = Burden()
+
+
+def burden_of(faults: Iterable[Fault], t_ns: int) -> Burden:
+    """Return what faults that are on do to the plant at a time of the timeline."""
+    shares, factor, lost_kg, shift_s = [1.0] * NUM_JOINTS, 1.0, 0.0, 0.0
+    is_braked, jams = False, [False] * NUM_JOINTS
+    for fault in faults:
+        if fault.kind == 'torque_loss':
+            shares[fault.joints] = [(1.0 - fault.size) * share for share in shares[fault.joints]]
+        elif fault.kind == 'friction_step':
+            factor *= fault.size
+        elif fault.kind == 'payload_drop':
+            lost_kg += fault.size
+        elif fault.kind == 'tau_z_drift':
+            shift_s += fault.size * max(seconds(t_ns) - fault.at_s, 0.0)
+        elif fault.kind == 'brake':
+            is_braked = True
+        elif fault.kind == 'jam':
+            jams[fault.joints] = [True] * len(jams[fault.joints])
+    return Burden(tuple(shares), factor, lost_kg, shift_s, is_braked, tuple(jams))
+
+
+def loaded_friction(friction: Friction, factor: float) -> Friction:
+    """Return friction with its Coulomb and static levels multiplied.
+
+    Where they grow, the smooth sign widens with them: its slope at rest stays, and with it the
+    stability of a fixed step, see `smallest_smoothing`.
+    """
+    return replace(
+        friction,
+        coulomb_nm=factor * friction.coulomb_nm,
+        static_nm=factor * friction.static_nm,
+        smoothing_velocity_radps=max(factor, 1.0) * friction.smoothing_velocity_radps,
+    )
+
+
+def loaded_conditions(burden: Burden, payload_kg: Any, tau_z_s: Any) -> tuple[float, float]:
+    """Return payload (kg) and memory horizon (s) under a burden, each kept physical."""
+    low_s, high_s = TAU_Z_RANGE_S
+    tau_z = min(max(float(tau_z_s) + burden.tau_z_shift_s, low_s), high_s)
+    return max(float(payload_kg) - burden.payload_lost_kg, 0.0), tau_z
+
+
+def with_stops(
+    inertia: Inertia,
+    friction: Friction,
+    state: ArmState,
+    memory_nm: Array,
+    effort_nm: Array,
+    is_jammed: NDArray[np.bool_],
+) -> Array:
+    """Return the effort that acts on an arm whose jammed joints are held by stops, N m, (n,).
+
+    M qdd + C qd + g + F = tau is solved for the free joints with qdd = 0 at the others; these get
+    what keeps it so, whatever the motors give.
+
+    Args:
+        inertia: Of the arm with its payload.
+        friction: In force.
+        state: The jammed joints at rest.
+        memory_nm: The friction memory z, shape (n,).
+        effort_nm: What the motors give, shape (n,).
+        is_jammed: Shape (n,).
+    """
+    q, qd = split(state.q_rad), split(state.qd_radps)
+    mass = inertia_matrix(inertia, state.q_rad)
+    bias = np.array(bias_torque(inertia, q, qd)) + friction_torque(
+        friction, state.qd_radps, memory_nm
+    )
+    free = ~is_jammed
+    qdd = np.zeros_like(effort_nm)
+    qdd[free] = np.linalg.solve(mass[np.ix_(free, free)], (effort_nm - bias)[free])
+    return np.where(is_jammed, mass @ qdd + bias, effort_nm)

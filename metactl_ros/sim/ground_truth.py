@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""A plant that keeps what really happened to it, and bears the faults of a robot."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metactl_ros.dynamics.friction import Friction
+from metactl_ros.dynamics.two_link import Arm, lump
+from metactl_ros.signals import ArmState, Array
+from metactl_ros.sim.faults import (
+    Burden,
+    loaded_conditions,
+    loaded_friction,
+    NO_BURDEN,
+    with_stops,
+)
+from metactl_ros.sim.plant import Plant, PlantStart
+
+
+class Witness:
+    """A plant that keeps what really happened, behind the imperfections of `SensedPlant`.
+
+    It bears the faults of the plant on top of whatever conditions it is told.
+    """
+
+    truth: ArmState
+    payload_kg: Array
+    delivered_nm: Array
+
+    def __init__(self, plant: Plant, arm: Arm, friction: Friction) -> None:
+        self._plant, self._arm, self._friction = plant, arm, friction
+        self._burden = NO_BURDEN
+        self._effort_share = np.array(NO_BURDEN.effort_share)
+
+    def reset(self, start: PlantStart) -> ArmState:
+        """Begin a new run; nothing has been delivered yet."""
+        self.payload_kg, self.delivered_nm = start.payload_kg, np.zeros(0)
+        self._told = self._in_force = start.payload_kg, start.tau_z_s
+        self._before_ns = 0  # how far the run was when a jam last set the plant anew
+        self.truth = self._plant.reset(start)
+        if self._burden != NO_BURDEN:
+            self.set_conditions(*self._told)
+        return self.truth
+
+    def step(self, effort_nm: Array) -> ArmState:
+        """Advance the plant; keep effort and state."""
+        self.delivered_nm = self._effort_share * effort_nm
+        if any(self._burden.is_jammed):
+            self.truth = self._step_jammed(np.array(self._burden.is_jammed))
+        else:
+            self.truth = self._continued(self._plant.step(self.delivered_nm))
+        return self.truth
+
+    def _step_jammed(self, is_jammed: NDArray[np.bool_]) -> ArmState:
+        """Advance a plant whose stops take what the motors give.
+
+        Their torque is the mean of those at both ends of the period; what it still lets a jammed
+        joint move is taken back.
+        """
+        before = self._rested(self.truth, is_jammed)
+        memory = self._plant.memory_nm
+        first = self._stops_nm(before, memory, is_jammed)
+        self._set_anew(before, memory)
+        tried = self._rested(self._plant.step(first), is_jammed, before.q_rad)
+        last = self._stops_nm(tried, self._plant.memory_nm, is_jammed)
+        self._set_anew(before, memory)
+        moved = self._continued(self._plant.step(0.5 * (first + last)))
+        after = self._rested(moved, is_jammed, before.q_rad)
+        self._set_anew(after, self._plant.memory_nm)
+        return after
+
+    @staticmethod
+    def _rested(
+        state: ArmState, is_jammed: NDArray[np.bool_], at_rad: Array | None = None
+    ) -> ArmState:
+        """Return a state whose jammed joints stand still, at other positions if given."""
+        q = state.q_rad if at_rad is None else np.where(is_jammed, at_rad, state.q_rad)
+        return ArmState(state.stamp_ns, q, np.where(is_jammed, 0.0, state.qd_radps))
+
+    def _stops_nm(self, state: ArmState, memory_nm: Array, is_jammed: NDArray[np.bool_]) -> Array:
+        inertia = lump(self._arm, float(self.payload_kg))
+        friction = loaded_friction(self._friction, self._burden.friction_factor)
+        return with_stops(inertia, friction, state, memory_nm, self.delivered_nm, is_jammed)
+
+    def _set_anew(self, state: ArmState, memory_nm: Array) -> None:
+        self._before_ns = state.stamp_ns
+        motion = (state.q_rad, state.qd_radps, memory_nm)
+        self._plant.reset(PlantStart(*motion, *self._in_force, np.asarray(0)))
+
+    def _continued(self, state: ArmState) -> ArmState:
+        """Return a state with the time since the start of the run."""
+        if not self._before_ns:
+            return state
+        return replace(state, stamp_ns=self._before_ns + state.stamp_ns)
+
+    def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
+        """Change the plant; keep the payload."""
+        self._told = payload_kg, tau_z_s
+        if self._burden.payload_lost_kg or self._burden.tau_z_shift_s:
+            payload, tau_z = loaded_conditions(self._burden, payload_kg, tau_z_s)
+            payload_kg, tau_z_s = np.asarray(payload), np.asarray(tau_z)
+        self._plant.set_conditions(payload_kg, tau_z_s)
+        self._in_force = payload_kg, tau_z_s
+        self.payload_kg = payload_kg
+
+    def set_friction(self, friction: Friction) -> None:
+        """Change the friction that a burden multiplies."""
+        self._friction = friction
+        self._plant.set_friction(loaded_friction(friction, self._burden.friction_factor))
+
+    def bear(self, burden: Burden) -> None:
+        """Let faults act on the plant from the next step on."""
+        if burden == self._burden:
+            return
+        before, self._burden = self._burden, burden
+        self._effort_share = np.array(burden.effort_share)
+        self.set_conditions(*self._told)
+        if burden.friction_factor != before.friction_factor:
+            self.set_friction(self._friction)
+
+    def close(self) -> None:
+        """Close the plant."""
+        self._plant.close()
+
+    @property
+    def true_q_rad(self) -> Array:
+        """Where the arm is now, shape (n,)."""
+        return self._plant.true_q_rad
+
+    @property
+    def memory_nm(self) -> Array:
+        """The true friction memory z, shape (..., n)."""
+        return self._plant.memory_nm

@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from metactl_ros.errors import ConfigError
+from metactl_ros.motion.reference import Hold, PointToPoint, Sinusoid
+
+MOTIONS = {
+    'sinusoid': Sinusoid(np.array([0.8, 0.5]), np.array([1.0, 2.0**0.5]), np.array([0.3, 4.0])),
+    'point_to_point': PointToPoint(np.array([0.1, -0.4]), np.array([1.0, 0.7]), 2.0),
+    'hold': Hold(np.array([0.2, -0.3])),
+}
+
+
+@pytest.mark.parametrize('name', MOTIONS)
+@given(t=st.floats(-1.0, 6.0))
+def test_velocity_and_acceleration_are_the_derivatives(name, t):
+    motion, h = MOTIONS[name], 1e-5
+    before, now, after = (motion.at(x) for x in (t - h, t, t + h))
+    slope = (after.q_rad - before.q_rad) / (2 * h)
+    bend = (after.qd_radps - before.qd_radps) / (2 * h)
+    np.testing.assert_allclose(now.qd_radps, slope, rtol=0, atol=1e-7)
+    # The jerk of the quintic jumps at its ends, so the difference quotient is off by jerk * h.
+    np.testing.assert_allclose(now.qdd_radps2, bend, rtol=0, atol=2e-4)
+
+
+def test_point_to_point_rests_at_both_ends_and_beyond():
+    motion = MOTIONS['point_to_point']
+    ends = [(t, motion.start_rad) for t in (-1.0, 0.0)] + [
+        (t, motion.goal_rad) for t in (2.0, 9.0)
+    ]
+    for t, place in ends:
+        reference = motion.at(t)
+        np.testing.assert_allclose(reference.q_rad, place, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(reference.qd_radps, 0.0, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(reference.qdd_radps2, 0.0, rtol=0, atol=1e-12)
+
+
+def test_point_to_point_does_not_overshoot():
+    q = MOTIONS['point_to_point'].at(np.linspace(0.0, 2.0, 500)).q_rad
+    assert np.all(np.diff(q, axis=0) >= -1e-15)
+
+
+@pytest.mark.parametrize('name', MOTIONS)
+def test_many_times_at_once_equal_the_times_one_by_one(name):
+    times = np.linspace(0.0, 5.0, 11)
+    together = MOTIONS[name].at(times)
+    for index, t in enumerate(times):
+        alone = MOTIONS[name].at(float(t))
+        np.testing.assert_array_equal(together.q_rad[index], alone.q_rad)
+        np.testing.assert_array_equal(together.qd_radps[index], alone.qd_radps)
+        np.testing.assert_array_equal(together.qdd_radps2[index], alone.qdd_radps2)
+
+
+@pytest.mark.parametrize('duration', [0.0, -1.0, np.nan, np.inf])
+def test_a_motion_without_a_duration_is_refused(duration):
+    with pytest.raises(ConfigError, match='duration_s: expected a finite time above 0'):
+        PointToPoint(np.zeros(2), np.ones(2), duration)

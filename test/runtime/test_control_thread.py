@@ -1,0 +1,384 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The control thread in a world whose clock only moves when somebody sleeps."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+import heapq
+from itertools import count, pairwise
+from types import SimpleNamespace
+
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+from test_driver import ARM, BLIND, Held, NOMINAL, PERIOD_NS, POSTURE, QUICK, Seen, WARMUP
+
+from metactl_ros.control.modes import Mode
+from metactl_ros.runtime import control_thread as module
+from metactl_ros.runtime.control_thread import (
+    ControlThread,
+    REHEARSAL_NS,
+    Timing,
+)
+from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.inbox import Arrival, Inbox
+from metactl_ros.signals import ArmState
+
+MS, SECOND_NS = 1_000_000, 1_000_000_000
+BOOT_NS = 1_700_000_000 * SECOND_NS
+LEAD_NS, TIMEOUT_NS, FADE_NS = 1_500_000, 25 * MS, 200 * MS
+MOST_NM = np.array(ARM.limits.effort_nm)
+STEP_NM = np.array(ARM.limits.effort_rate_nmps) * PERIOD_NS / SECOND_NS
+RAMP_NS = int(max(MOST_NM / STEP_NM) + 1) * PERIOD_NS
+MEASURED_NM = np.array([100.0, -50.0])
+
+TIMING = Timing(
+    period_ns=PERIOD_NS,
+    ticks_on_states=False,
+    state_timeout_ns=TIMEOUT_NS,
+    state_lead_ns=LEAD_NS,
+    fade_ns=FADE_NS,
+    priority=0,
+)
+
+
+def make_thread(inbox, send, **changes):
+    driver = Driver(ARM, QUICK, Seen(), Held(), Requests(payload_kg=0.5), 10**12)
+    return ControlThread(driver, inbox, replace(TIMING, **changes), ARM.limits, send), driver
+
+
+def arrival(now_ns, received_ns=None):
+    state = ArmState(now_ns, POSTURE, np.zeros(2))
+    received_ns = now_ns if received_ns is None else received_ns
+    return Arrival(state, BOOT_NS + now_ns, MEASURED_NM, received_ns)
+
+
+def assert_are_safe(efforts):
+    """Check every command against what no command may be."""
+    for before, after in pairwise([MEASURED_NM, *efforts]):
+        assert after.shape == (2,)
+        assert (np.abs(after) <= MOST_NM + 1e-9).all()
+        assert (np.abs(after - before) <= STEP_NM + 1e-9).all()
+
+
+class World:
+    """A control thread, run in the calling one, among events at known times."""
+
+    def __init__(self, **changes):
+        self.now_ns = 0
+        self.events, self.order = [], count()
+        self.sent = []
+        self.sleeps_too_long_ns = self.send_takes_ns = self.take_takes_ns = 0
+        self.inbox = Inbox()
+        self.thread, self.driver = make_thread(self.inbox, self.send, **changes)
+        self.take, self.inbox.take = self.inbox.take, self.take_or_wait
+
+    def at(self, moment_ns, event):
+        heapq.heappush(self.events, (moment_ns, next(self.order), event))
+
+    def arrives(self, *moments_ns):
+        for ns in moments_ns:
+            self.at(ns, lambda ns=ns: self.inbox.put(arrival(ns)))
+        return self
+
+    def go_on_until(self, moment_ns):
+        while self.events and self.events[0][0] <= moment_ns:
+            event_ns, _, event = heapq.heappop(self.events)
+            self.now_ns = max(self.now_ns, event_ns)
+            event()
+        self.now_ns = max(self.now_ns, moment_ns)
+
+    def sleep_until(self, moment_ns):
+        self.go_on_until(moment_ns + self.sleeps_too_long_ns)
+        return self.now_ns
+
+    def take_or_wait(self, timeout_s=0.0):
+        self.go_on_until(self.now_ns + self.take_takes_ns)
+        taken = self.take()
+        if not taken and timeout_s:
+            end_ns = self.now_ns + round(timeout_s * SECOND_NS)
+            self.go_on_until(min([end_ns, *(event[0] for event in self.events[:1])]))
+            taken = self.take()
+        return taken
+
+    def send(self, command):
+        self.sent.append((self.now_ns, command))
+        self.go_on_until(self.now_ns + self.send_takes_ns)
+
+    @contextmanager
+    def in_its_time(self):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, 'time', SimpleNamespace(monotonic_ns=lambda: self.now_ns))
+            patch.setattr(module, 'sleep_until', self.sleep_until)
+            patch.setattr(module.gc, 'collect', lambda: None)
+            patch.setattr(module.gc, 'freeze', lambda: None)
+            yield
+
+    def run(self, until_ns):
+        self.at(until_ns, self.thread.stop)
+        with self.in_its_time():
+            self.thread.run()
+        if self.sent:
+            self.assert_is_safe()
+            assert self.sent[-1][1].tick is None
+            assert not self.efforts[-1].any()
+        return self
+
+    def assert_is_safe(self):
+        assert_are_safe(self.efforts)
+
+    @property
+    def efforts(self):
+        return [command.effort_nm for _, command in self.sent]
+
+    def commands(self, before_ns=10**18):
+        return [(ns, command) for ns, command in self.sent if ns < before_ns]
+
+    def modes(self, before_ns=10**18):
+        return [c.tick.mode for _, c in self.commands(before_ns) if c.tick is not None]
+
+
+def each(period_ns, until_ns, begin_ns=0):
+    return range(begin_ns, until_ns, period_ns)
+
+
+def on_time(until_ns=SECOND_NS, **changes):
+    return World(**changes).arrives(*each(PERIOD_NS, until_ns))
+
+
+def breaks(message):
+    def broken(*_, **__):
+        raise RuntimeError(message)
+
+    return broken
+
+
+def test_nothing_is_sent_before_the_first_state():
+    world = World().arrives(*each(PERIOD_NS, 2 * SECOND_NS, SECOND_NS)).run(2 * SECOND_NS)
+    assert world.sent[0][0] == SECOND_NS + LEAD_NS
+    assert world.sent[0][1].state_stamp_ns == BOOT_NS + SECOND_NS
+
+
+def test_a_thread_that_is_stopped_before_the_first_state_sends_nothing():
+    world = World().run(SECOND_NS)
+    assert (world.sent, world.thread.error) == ([], None)
+
+
+@pytest.mark.parametrize(('wakes_after_ms', 'is_blind'), [(2, False), (4, True)])
+def test_a_tick_that_overslept_with_its_robot_waits_a_little_for_its_state(
+    wakes_after_ms, is_blind
+):
+    asleep_ns, stall_ns = LEAD_NS + 49 * PERIOD_NS, 20 * MS
+    awake_ns = asleep_ns + PERIOD_NS - REHEARSAL_NS + stall_ns
+    robot_ns = awake_ns + wakes_after_ms * MS
+    world = World().arrives(*each(PERIOD_NS, asleep_ns), *each(PERIOD_NS, SECOND_NS, robot_ns))
+    world.at(asleep_ns, lambda: setattr(world, 'sleeps_too_long_ns', stall_ns))
+    world.at(awake_ns, lambda: setattr(world, 'sleeps_too_long_ns', 0))
+    world.run(SECOND_NS)
+    (late,) = [(ns, c) for ns, c in world.commands(SECOND_NS) if c.late_ns > 15 * MS]
+    assert late[0] == (awake_ns + 3 * MS if is_blind else robot_ns)
+    assert (late[1].tick.mode == BLIND) is is_blind
+    assert (BLIND in world.modes(SECOND_NS)) is is_blind
+
+
+def test_every_state_reaches_the_driver_once_and_in_order():
+    world = World().arrives(*each(3 * MS, SECOND_NS))
+    seen, tick = [], world.driver.tick
+    world.driver.tick = lambda states, *rest: seen.extend(states) or tick(states, *rest)
+    world.run(SECOND_NS)
+    assert [state.stamp_ns for state in seen] == list(each(3 * MS, SECOND_NS))
+
+
+def test_the_policy_rehearses_shortly_before_each_tick_that_is_not_late_already():
+    world, heard = on_time(), []
+    world.driver.rehearse = lambda budget_ns: heard.append(world.now_ns)
+    late_ns = REHEARSAL_NS // 2
+    world.at(LEAD_NS + 49 * PERIOD_NS, lambda: setattr(world, 'sleeps_too_long_ns', late_ns))
+    ticks = [ns for ns, _ in world.run(SECOND_NS).commands(SECOND_NS // 2)]
+    assert len(ticks) == 50
+    assert heard == [ns - REHEARSAL_NS for ns in ticks]
+
+
+def test_a_policy_that_fails_in_rehearsal_harms_nobody():
+    world = on_time()
+    world.driver._policy = breaks('nothing to say')
+    assert world.run(SECOND_NS).thread.error is None
+    assert world.driver.num_policy_errors == len(world.commands(SECOND_NS))
+
+
+def test_states_that_stop_make_the_arm_blind_when_they_are_too_old():
+    world = on_time(SECOND_NS // 2).run(SECOND_NS)
+    last_ns = SECOND_NS // 2 - PERIOD_NS
+    first_ns = next(ns for ns, c in world.sent if c.tick.mode == BLIND)
+    assert TIMEOUT_NS < first_ns - last_ns <= TIMEOUT_NS + PERIOD_NS
+    assert not world.efforts[-RAMP_NS // PERIOD_NS].any()
+
+
+def test_a_state_is_fresh_up_to_the_timeout():
+    for timeout_ns, modes in ((LEAD_NS + 2 * PERIOD_NS, {WARMUP}), (LEAD_NS, {WARMUP, BLIND})):
+        world = World(state_timeout_ns=timeout_ns).arrives(0).run(2 * PERIOD_NS + 2 * MS)
+        assert set(world.modes(2 * PERIOD_NS + 2 * MS)) == modes
+
+
+def test_a_state_that_comes_while_the_tick_begins_is_of_age_zero():
+    world = on_time()
+    world.take_takes_ns, world.send_takes_ns = 9 * MS, MS // 2
+    world.run(SECOND_NS)
+    ages = [c.tick.now_ns - c.tick.state.stamp_ns for _, c in world.commands(SECOND_NS)]
+    assert min(ages) == 0
+    assert world.thread.tick_ns.min() >= 0
+
+
+@pytest.mark.parametrize('on_states', [False, True])
+def test_the_time_from_a_tick_to_its_command_is_kept(on_states):
+    world = on_time(ticks_on_states=on_states)
+    world.thread.tick_ns = np.full(8, -1)
+    world.send_takes_ns = 2 * MS
+    num_ticks = world.run(5 * PERIOD_NS).thread.deadlines.num_ticks
+    assert world.thread.tick_ns.tolist() == [2 * MS] * num_ticks + [-1] * (8 - num_ticks)
+
+
+numbers = st.sampled_from([np.nan, np.inf, -np.inf, 1e308, 151.0, 61.0]) | st.floats(-200.0, 200.0)
+bad_efforts = st.lists(numbers, min_size=2, max_size=2).map(np.array) | st.sampled_from(
+    [np.zeros(3), np.zeros(1), np.zeros((1, 2)), np.float64(0.0)]
+)
+
+
+@hypothesis_settings(max_examples=60)
+@given(plan=st.lists(st.none() | bad_efforts, max_size=40), on_states=st.booleans())
+def test_whatever_the_driver_wants_every_command_is_safe_and_a_bad_one_faults(plan, on_states):
+    world = on_time(ticks_on_states=on_states)
+    actuate, wanted = world.driver.loop.actuate, iter(plan)
+
+    def bad_actuate(*inputs):
+        step = actuate(*inputs)
+        effort = next(wanted, None)
+        return step if effort is None else step._replace(effort_nm=effort)
+
+    world.driver.loop.actuate = bad_actuate
+    world.run(SECOND_NS // 2)  # checks every command
+    is_replaced = [
+        c.effort_nm is not c.tick.step.effort_nm for _, c in world.commands(SECOND_NS // 2)
+    ]
+    assert world.thread.num_checks_failed >= sum(is_replaced)
+    modes = world.modes(SECOND_NS // 2)
+    if True in is_replaced[:-1]:
+        first = is_replaced.index(True)
+        assert set(modes[first + 1 :]) == {Mode.FAULT}
+        assert Mode.FAULT not in modes[: first + 1]
+    else:
+        assert Mode.FAULT not in modes
+
+
+@pytest.mark.parametrize('beyond_nm', [0.0, 1e-6])
+def test_efforts_are_checked_at_their_limits_and_not_before(beyond_nm):
+    # From 100 and -50 N m: a step up, a limit, a step down.
+    for effort in [(140 + beyond_nm, -60), (140, -60 - beyond_nm), (60, -35 + beyond_nm)]:
+        thread = World().thread
+        thread._effort_nm, thread._newest = MEASURED_NM, arrival(0)
+        thread._issue(np.array(effort), None, 0)
+        assert thread.num_checks_failed == (beyond_nm > 0.0)
+
+
+def test_a_violation_is_an_error_of_one_tick_which_a_reset_forgives():
+    world = on_time()
+    actuate = world.driver.loop.actuate
+    world.at(305 * MS, lambda: setattr(world.driver.loop, 'actuate', bad_once))
+
+    def bad_once(*inputs):
+        world.driver.loop.actuate = actuate
+        return actuate(*inputs)._replace(effort_nm=np.full(2, np.nan))
+
+    world.at(505 * MS, lambda: setattr(world.driver.requests, 'reset_fault', True))
+    world.run(SECOND_NS)
+    assert world.thread.num_checks_failed == 1
+    modes = world.modes(SECOND_NS)
+    assert modes[30:34] == [NOMINAL] * 2 + [Mode.FAULT] * 2
+    assert modes[50:53] == [Mode.FAULT] + [WARMUP] * 2
+
+
+@pytest.mark.parametrize('on_states', [False, True])
+def test_an_error_in_the_driver_ends_control_with_a_ramp_to_zero(on_states):
+    world = on_time(ticks_on_states=on_states)
+    world.at(0, lambda: setattr(world.driver, 'tick', breaks('out of order')))
+    world.run(SECOND_NS)
+    assert 'RuntimeError: out of order' in world.thread.error
+    ramp = [np.maximum(np.abs(MEASURED_NM) - k * STEP_NM, 0.0) for k in range(1, 5)]
+    np.testing.assert_allclose(np.abs(world.efforts[:4]), ramp, rtol=0, atol=1e-9)
+    assert {c.tick for _, c in world.sent} == {None}
+    assert len(world.sent) == FADE_NS // PERIOD_NS + 1
+
+
+def test_an_error_before_anything_was_sent_sends_nothing():
+    world = on_time()
+    world.driver.begin = breaks('no beginning')
+    world.run(SECOND_NS)
+    assert 'no beginning' in world.thread.error
+    assert not world.sent
+
+
+@pytest.mark.parametrize('fade_ns', [0, FADE_NS])
+@pytest.mark.parametrize('on_states', [False, True])
+def test_a_stopped_thread_fades_and_ends_with_zero_and_without_error(on_states, fade_ns):
+    world = on_time(fade_ns=fade_ns, ticks_on_states=on_states).run(SECOND_NS)
+    assert world.thread.error is None
+    assert world.now_ns <= SECOND_NS + fade_ns + RAMP_NS + 3 * PERIOD_NS
+    fading = [(ns, c) for ns, c in world.sent if c.tick and not c.tick.health.state_is_fresh]
+    assert [c.tick.mode for _, c in fading] == [BLIND] * (fade_ns // PERIOD_NS)
+    assert [c.tick.now_ns for _, c in fading] == [ns for ns, _ in fading]
+
+
+def test_an_error_while_fading_is_told_and_the_ramp_goes_on():
+    world = on_time()
+    faders = iter([world.driver.fade] * 5)
+    world.driver.fade = lambda *now: next(faders, breaks('tired'))(*now)
+    world.run(SECOND_NS)
+    assert 'tired' in world.thread.error
+    fading = [c.tick for _, c in world.sent if c.tick and not c.tick.health.state_is_fresh]
+    assert len(fading) == 5
+    assert [c.tick for _, c in world.sent][-16:] == [None] * 16
+
+
+@pytest.mark.parametrize('fails', ['with a tick', 'while fading', 'always'])
+def test_whatever_fails_in_sending_zero_is_sent_last(fails):
+    world, offered = on_time(), []
+
+    def send(command):
+        offered.append(command.effort_nm)
+        fades = command.tick is not None and not command.tick.health.state_is_fresh
+        if fails == 'always' or (command.tick if fails == 'with a tick' else fades):
+            raise RuntimeError('nobody listens')
+
+    world.thread._send = send
+    world.run(SECOND_NS)
+    assert 'nobody listens' in world.thread.error
+    assert_are_safe(offered)
+    assert not offered[-1].any()
+    assert not offered[-2].any()
+
+
+def test_on_states_each_arrival_has_one_command_with_its_stamp():
+    moments = [0, 0, 0, 10 * MS, 30 * MS, 31 * MS, 50 * MS]
+    world = World(ticks_on_states=True).arrives(*moments).run(60 * MS)
+    commands = world.commands(60 * MS)
+    assert [(ns, c.state_stamp_ns - BOOT_NS) for ns, c in commands] == [(ns, ns) for ns in moments]
+    assert {c.late_ns for _, c in commands} == {0}
+    assert world.thread.deadlines.num_ticks == len(moments)
+
+
+def test_on_states_a_stream_that_stops_makes_the_arm_blind_after_each_timeout():
+    world = World(ticks_on_states=True, state_timeout_ns=TIMEOUT_NS - 1)
+    world.arrives(0, 10 * MS, 200 * MS).send_takes_ns = 1
+    world.run(250 * MS)
+    blind = [ns for ns, c in world.commands(250 * MS) if c.tick.mode == BLIND]
+    assert blind == [10 * MS + k * TIMEOUT_NS for k in range(1, 8)] + [225 * MS]
+    assert {c.late_ns for _, c in world.sent} == {0}
+    assert world.thread.deadlines.num_ticks == 3
+
+
+def test_the_thread_asks_for_its_priority_and_says_what_became_of_it(monkeypatch):
+    for answer in (True, False):
+        monkeypatch.setattr(module, 'become_realtime', lambda priority, a=answer: a and priority)
+        assert World(priority=42).run(SECOND_NS).thread.is_realtime == (42 if answer else False)

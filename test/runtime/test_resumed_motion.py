@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""An arm that fell, or was reset, and is driven again: gently, and from where it is."""
+
+from followed import LIMITS
+import numpy as np
+import pytest
+from rides import ARM, BUDGET_NS, PERIOD_NS, SETTINGS
+from tick_logs import Day
+from trajectories import cdr_of, point, trajectory
+
+from metactl_ros.control.modes import Cause, Mode
+from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.joint_messages import MessageError
+from metactl_ros.runtime.reference_source import TrajectorySource
+from metactl_ros.runtime.trajectory_intake import take_in
+from metactl_ros.sim.plant import PlantStart
+from metactl_ros.sim.rk4_arm import Rk4Arm
+
+POSTURE = np.array([-1.2, 0.4])
+
+
+class Arm:
+    """A simulated arm that holds, or follows trajectories."""
+
+    def __init__(self):
+        self.source = TrajectorySource(ARM.joint_names, LIMITS)
+        self.requests = Requests(payload_kg=0.0)
+        settings = (ARM, SETTINGS.controller, None, self.source, self.requests, BUDGET_NS)
+        self.driver = Driver(*settings)
+        self.plant = Rk4Arm(ARM, SETTINGS.plant.friction, SETTINGS.controller.law.rate_hz)
+        rest = {'qd_radps': np.zeros(2), 'memory_nm': np.zeros(2)}
+        world = {'payload_kg': np.zeros(()), 'tau_z_s': np.full((), 2.0)}
+        start = PlantStart(q_rad=POSTURE, **rest, **world, noise_seed=np.zeros((), dtype=int))
+        self.state = self.plant.reset(start)
+        self.driver.begin(self.state, None)
+
+    def go(self, num_ticks, *, sees=True, error=Cause.NONE):
+        """Tick; return the ticks."""
+        ticks = []
+        for _ in range(num_ticks):
+            states = [self.state] if sees else []
+            ticks.append(self.driver.tick(states, self.state.stamp_ns, sees, error))
+            self.state, error = self.plant.step(ticks[-1].step.effort_nm), Cause.NONE
+        return ticks
+
+    def follow(self, *points):
+        data = cdr_of(trajectory(*points, names=ARM.joint_names))
+        take_in(self.source, data, self.driver.last, 0)
+
+
+def jumps(ticks):
+    """Return the largest steps of the reference between ticks, in position and velocity."""
+    q, qd = (
+        np.array([getattr(tick.reference, name) for tick in ticks])
+        for name in ('q_rad', 'qd_radps')
+    )
+    return np.abs(np.diff(q, axis=0)).max(), np.abs(np.diff(qd, axis=0)).max()
+
+
+def test_where_trajectories_are_followed_the_arm_is_driven_and_held_until_one_comes():
+    arm = Arm()
+    ticks = arm.go(100)
+    assert {tick.mode for tick in ticks} == {Mode.WARMUP, Mode.NOMINAL}
+    assert np.abs(arm.state.q_rad - POSTURE).max() < 0.05
+    arm.follow(point(2.0, (-0.8, 0.1)))
+    assert np.abs(jumps(arm.go(300))).max() < 0.05
+    assert np.abs(arm.state.q_rad - (-0.8, 0.1)).max() < 0.1
+
+
+def test_a_trajectory_is_refused_before_the_first_tick_and_while_the_arm_does_not_follow():
+    arm, goal = Arm(), point(2.0, (-0.8, 0.1))
+    arm.source = TrajectorySource(ARM.joint_names, LIMITS)  # which knows no state
+    with pytest.raises(MessageError, match='trajectory: no joint state yet'):
+        arm.follow(goal)
+    arm = Arm()
+    arm.follow(goal)
+    arm.requests.is_enabled = False
+    arm.go(3)
+    expected = r'expected an arm that follows, found it in STOP \(NO_REFERENCE\); send it again'
+    with pytest.raises(MessageError, match=expected):
+        arm.follow(goal)
+
+
+def test_a_fault_can_be_reset_where_trajectories_are_followed_and_then_nothing_moves():
+    arm = Arm()
+    arm.go(60)
+    arm.follow(point(2.0, (-0.8, 0.1)))
+    arm.go(50)
+    assert arm.go(5, error=Cause.INTERNAL_ERROR)[-1].mode == Mode.FAULT
+    arm.requests.reset_fault = True
+    ticks = arm.go(100)
+    assert (ticks[0].mode, ticks[-1].mode) == (Mode.WARMUP, Mode.NOMINAL)
+    held = ticks[0].reference
+    np.testing.assert_array_equal(held.q_rad, ticks[0].state.q_rad)
+    np.testing.assert_array_equal(held.qd_radps, ticks[0].state.qd_radps)
+    assert not ticks[-1].reference.qd_radps.any()  # it braked, and the trajectory is forgotten
+
+
+@pytest.mark.parametrize('num_blind', [3, 15, 30])
+def test_an_arm_that_fell_is_caught_without_a_step_of_its_reference(num_blind):
+    day = Day(None)
+    day.policy = lambda window: day.driver.loop.nominal_action
+    day.go(150)
+    day.go(num_blind, sees=False, is_fresh=False)
+    caught = len(day.ticks)
+    day.go(200)
+    begin, end = day.ticks[caught], day.ticks[-1]
+    assert begin.mode == Mode.WARMUP
+    np.testing.assert_allclose(begin.reference.q_rad, begin.state.q_rad, atol=1e-12)
+    np.testing.assert_allclose(begin.reference.qd_radps, begin.state.qd_radps, atol=1e-12)
+    step_rad, step_radps = jumps(day.ticks[caught:])
+    most = LIMITS.acceleration_radps2.max() * PERIOD_NS / 1e9
+    assert step_radps <= most
+    assert step_rad <= LIMITS.velocity_radps.max() * PERIOD_NS / 1e9
+    sent = np.array([tick.step.effort_nm for tick in day.ticks[caught:]])
+    assert (np.abs(sent) < 0.9 * np.array(ARM.limits.effort_nm)).all()
+    assert end.mode == Mode.NOMINAL

@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+from stable_baselines3 import SAC
+from stable_baselines3.common.buffers import ReplayBuffer
+import torch
+
+from training.learn.env import ArmEnv, EnvSettings
+from training.learn.replay_buffer import WindowReplayBuffer
+from training.learn.shielded_sac import ShieldedSAC
+
+WINDOW = 4
+
+
+@pytest.fixture
+def env(settings):
+    env = ArmEnv(
+        settings,
+        EnvSettings(
+            plant='rk4', tau_z_s=2.0, num_rows=WINDOW, reward_scale=100.0, warm_start_share=0.0
+        ),
+    )
+    yield env
+    env.close()
+
+
+def learner(env, algorithm=ShieldedSAC, **options):
+    """Return a small learner with 120 transitions of random actions in its replay."""
+    options |= {'policy_kwargs': {'net_arch': [16]}, 'buffer_size': 200, 'learning_starts': 1000}
+    if algorithm is ShieldedSAC:
+        options |= {
+            'replay_buffer_class': WindowReplayBuffer,
+            'replay_buffer_kwargs': {'num_rows': WINDOW},
+        }
+    model = algorithm('MlpPolicy', env, seed=3, device='cpu', **options)
+    model.learn(120)
+    return model
+
+
+def on_given_samples(model, batches):
+    """Make a learner draw the given batches instead of random ones."""
+    upcoming = iter(batches)
+    buffer = model.replay_buffer
+    buffer.sample = lambda *_, **__: buffer._get_samples(next(upcoming))
+
+
+def parameters(model):
+    return torch.cat([p.detach().flatten() for p in model.policy.parameters()])
+
+
+def test_without_a_multiplier_a_gradient_step_equals_that_of_stock_sac(env):
+    ours, stock = learner(env), learner(env, SAC)
+    assert isinstance(stock.replay_buffer, ReplayBuffer)
+    assert torch.equal(parameters(ours), parameters(stock))
+    before = parameters(ours)
+    batches = np.random.default_rng(0).integers(0, 120, (20, 32))
+    for model in (ours, stock):
+        on_given_samples(model, batches)
+        torch.manual_seed(5)
+        model.train(gradient_steps=20, batch_size=32)
+    assert not torch.equal(parameters(ours), before)
+    torch.testing.assert_close(parameters(ours), parameters(stock), rtol=0, atol=1e-6)
+    torch.testing.assert_close(ours.log_ent_coef, stock.log_ent_coef, rtol=0, atol=1e-6)
+
+
+def test_the_multiplier_rises_with_the_distance_and_brings_it_down(env):
+    model = learner(env, lagrangian_rate=1.0, distance_target=0.0, learning_rate=3e-3)
+    distances = []
+    for _ in range(30):
+        model.train(gradient_steps=10, batch_size=64)
+        distances.append(model.logger.name_to_value['train/distance'])
+    assert model.beta > 1.0
+    assert distances[-1] < 0.5 * distances[0]
+
+
+def test_the_multiplier_never_falls_below_zero(env):
+    model = learner(env, lagrangian_rate=1.0, distance_target=100.0)
+    model.train(gradient_steps=5, batch_size=32)
+    assert model.beta == 0.0
+
+
+def test_the_multiplier_moves_by_its_rate_times_the_surplus(env):
+    model = learner(env, lagrangian_rate=0.5, distance_target=0.01)
+    model.train(gradient_steps=1, batch_size=32)
+    expected = 0.5 * (model.logger.name_to_value['train/distance'] - 0.01)
+    assert model.beta == pytest.approx(expected)
+    assert model.logger.name_to_value['train/beta'] == pytest.approx(model.beta)
+
+
+def test_a_fixed_entropy_weight_is_kept(env):
+    model = learner(env, ent_coef=0.05)
+    model.train(gradient_steps=3, batch_size=32)
+    assert model.logger.name_to_value['train/ent_coef'] == pytest.approx(0.05)
+
+
+def test_no_gradient_steps_log_nothing_and_change_nothing(env):
+    model = learner(env)
+    before = parameters(model)
+    model.train(gradient_steps=0)
+    assert torch.equal(parameters(model), before)
+
+
+def test_the_stored_action_is_the_raw_proposal_even_where_the_shield_moved_it(env, monkeypatch):
+    proposals, moved, real = [], [], env.step
+
+    def watched(action):
+        proposals.append(np.array(action))
+        result = real(action)
+        moved.append(result[-1]['was_moved'])
+        return result
+
+    monkeypatch.setattr(env, 'step', watched)
+    model = learner(env)
+    assert 0 < sum(moved) < 120
+    np.testing.assert_array_equal(model.replay_buffer.actions[:120], proposals)
+
+
+def test_a_saved_learner_loads_with_its_multiplier_and_weights(env, tmp_path):
+    model = learner(env, lagrangian_rate=1.0)
+    model.train(gradient_steps=5, batch_size=32)
+    model.save(tmp_path / 'model.zip')
+    again = ShieldedSAC.load(tmp_path / 'model.zip', env=env, device='cpu')
+    assert again.beta == model.beta
+    assert torch.equal(parameters(again), parameters(model))

@@ -1,0 +1,290 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark as a page: who wins where, a picture, and every figure with its interval.
+
+Everything on it comes from the result file; no number is written by hand.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use('Agg')
+from matplotlib import pyplot as plt
+from matplotlib.colors import LogNorm
+import numpy as np
+
+from metactl_ros.metrics import delta_percent
+
+LIMIT = 'oracle'
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+
+
+def write_page(path: Path, result: Mapping[str, Any]) -> None:
+    """Write the page, and its picture beside it under the same name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = path.with_suffix('.png')
+    draw_heatmap(picture, result)
+    path.write_text(page_of(result, picture.name), encoding='utf-8')
+
+
+def page_of(result: Mapping[str, Any], picture: str) -> str:
+    """Return the page as Markdown."""
+    judging = result['judging']
+    num_rollouts = len(judging['payloads_kg']) * judging['rollouts']
+    lines = [
+        '# Learned and classical controllers, side by side',
+        '',
+        '<!-- written by python -m training.benchmark; do not edit -->',
+        '',
+        verdict(result),
+        '',
+        f'![change of RMSE against ct, per controller and regime]({picture})',
+        '',
+        f'Each figure is over {num_rollouts} rollouts: {judging["rollouts"]} pairs of phases at '
+        f'each of the payloads {", ".join(f"{p:g}" for p in judging["payloads_kg"])} kg, the same '
+        'for every controller. Intervals (95 %) come from resampling the pairs of phases. '
+        '`against ct` and `against ct_best` compare the same rollouts. Errors are those of the '
+        'arm itself, not of what its sensors say. Rivals are tuned on other seeds, payloads and '
+        'references (`results/tuning.json`), for three kinds of sensors: ideal ones, 12-bit '
+        'encoders (also used under velocity noise) and a delay of 20 ms (also used at 10 ms). '
+        'Learned policies are as trained, with ideal sensors. `lugre_observer` is given the '
+        "plant's friction constants but not its memory, Slotine and Li's law the payload estimate "
+        'that the learned policy sees, too. `oracle` is told payload, friction '
+        'and memory: not a rival. `moved` is the share of steps in which the shield '
+        'moved the proposal, `variation` the total variation of both efforts, `lost` the rollouts '
+        'in which the arm lost its reference, `counting` the RMSE with a shield that only counts.',
+    ]
+    for regime in result['regimes']:
+        lines += ['', *regime_table(result, regime)]
+    lines += ['', *spot_checks(result), '']
+    return '\n'.join(lines)
+
+
+def cells_of(result: Mapping[str, Any], **wanted: str) -> dict[str, dict[str, Any]]:
+    """Return the full cells of the RK4 plant that match, by controller."""
+    full = len(result['judging']['payloads_kg']) * result['judging']['rollouts']
+    wanted = {'plant': 'rk4', **wanted}
+    return {
+        cell['controller']: cell
+        for cell in result['cells']
+        if cell['num_rollouts'] == full and wanted.items() <= cell.items()
+    }
+
+
+def regime_table(result: Mapping[str, Any], regime: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of one regime."""
+    cells = cells_of(result, regime=regime['name'], enforcement='enforce')
+    counting = cells_of(result, regime=regime['name'], enforcement='count')
+    yield f'## {regime["name"]}: {regime["meaning"]}'
+    yield ''
+    yield (
+        '| controller | RMSE, mrad | against ct, % | against ct_best, % | peak, N m '
+        '| variation, N m/s | moved, % | lost | counting, mrad |'
+    )
+    yield '|---|---|---|---|---|---|---|---|---|'
+    for name, cell in cells.items():
+        row = [
+            f'`{name}`',
+            _figure(1e3, interval(cell['rmse_by_rollout'])),
+            _change(cell, cells['ct']),
+            _change(cell, cells['ct_best']),
+            ', '.join(f'{peak:.0f}' for peak in cell['peak_effort_nm']),
+            f'{cell["variation_nmps"]:.0f}',
+            f'{100.0 * cell["shield_activation"]:.1f}',
+            str(cell['num_failures']),
+            '-' if counting[name]['rmse'] is None else f'{1e3 * counting[name]["rmse"]:.1f}',
+        ]
+        yield f'| {" | ".join(row)} |'
+
+
+def interval(
+    values: Sequence[float] | None, reference: Sequence[float] | None = None
+) -> tuple[float, float, float] | None:
+    """Return mean and interval over rollouts, or of the ratio of two means less 1, paired.
+
+    None if either has lost arms.
+    """
+    if values is None:
+        return None
+    own, base = (
+        np.array(values),
+        np.ones(len(values)) if reference is None else np.array(reference),
+    )
+    picks = np.random.default_rng(0).integers(len(own), size=(RESAMPLES, len(own)))
+    means = own[picks].mean(axis=1) / base[picks].mean(axis=1)
+    tail = 0.5 * (1.0 - CONFIDENCE)
+    low, high = np.quantile(means, [tail, 1.0 - tail])
+    less = 0.0 if reference is None else 1.0
+    return float(own.mean() / base.mean()) - less, float(low) - less, float(high) - less
+
+
+def _change(cell: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    if base['rmse_by_rollout'] is None:
+        return '-'
+    return _figure(100.0, interval(cell['rmse_by_rollout'], base['rmse_by_rollout']), sign='+')
+
+
+def _figure(scale: float, found: tuple[float, float, float] | None, sign: str = '') -> str:
+    if found is None:
+        return '-'
+    mean, low, high = (f'{scale * value:{sign}.1f}' for value in found)
+    return f'{mean} ({low} to {high})'
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """Return one paragraph that says who wins where, from the figures."""
+    wins: dict[str, list[str]] = defaultdict(list)
+    level: list[str] = []
+    lost: dict[str, list[str]] = defaultdict(list)
+    ratios = []
+    for regime in result['regimes']:
+        cells = cells_of(result, regime=regime['name'], enforcement='enforce')
+        leaders = leaders_of(cells)
+        if len(leaders) == 1:
+            wins[leaders[0]].append(regime['name'])
+        else:
+            level.append(f'{regime["name"]} ({", ".join(f"`{name}`" for name in leaders)})')
+        for name, cell in cells.items():
+            if cell['num_failures']:
+                lost[name].append(f'{regime["name"]} ({cell["num_failures"]})')
+        if cells[LIMIT]['rmse'] is not None:
+            ratios.append(cells[leaders[0]]['rmse'] / cells[LIMIT]['rmse'])
+    total = len(result['regimes'])
+    said = [
+        f'`{name}` is best in {len(wins[name])} of {total} regimes ({", ".join(wins[name])})'
+        for name in sorted(wins, key=lambda name: -len(wins[name]))
+    ]
+    sentences = ['; '.join(said) + '.'] if said else []
+    if level:
+        sentences.append(
+            f'In {len(level)} the interval of the difference to the next holds zero: '
+            f'{", ".join(level)}.'
+        )
+    sentences += [_against(result, name) for name in result['learned']]
+    arms = '; '.join(f'`{name}` in {", ".join(names)}' for name, names in lost.items())
+    sentences.append(f'Arms were lost by {arms}.' if arms else 'No arm was lost.')
+    if ratios:
+        sentences.append(
+            f'The RMSE of the best is {min(ratios):.1f} to {max(ratios):.1f} times that of the '
+            'oracle, whose gains suffer noise and delay like any others.'
+        )
+    return ' '.join(sentences)
+
+
+def leaders_of(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the best controller, then those whose paired difference to it may be none.
+
+    The oracle does not take part.
+    """
+    known = {n: c for n, c in cells.items() if c['rmse'] is not None and n != LIMIT}
+    best = min(known, key=lambda name: known[name]['rmse'])
+    leaders = [best]
+    for name, cell in known.items():
+        found = interval(cell['rmse_by_rollout'], known[best]['rmse_by_rollout'])
+        if name != best and found is not None and found[1] <= 0.0:
+            leaders.append(name)
+    return leaders
+
+
+def _against(result: Mapping[str, Any], name: str) -> str:
+    """Return how a learned controller does against some rivals; who loses an arm does not win."""
+    parts = []
+    for rival in ('ct', 'ct_best', 'momentum_observer'):
+        better, changes = 0, []
+        for regime in result['regimes']:
+            cells = cells_of(result, regime=regime['name'], enforcement='enforce')
+            own, other = cells[name]['rmse'], cells[rival]['rmse']
+            if own is not None and other is not None:
+                changes.append(delta_percent(own, other))
+            better += own is not None and (other is None or own < other)
+        span = f' ({min(changes):+.0f} to {max(changes):+.0f} %)' if changes else ''
+        parts.append(f'`{rival}` in {better}{span}')
+    total = len(result['regimes'])
+    return (
+        f'The learned `{name}` beats {", ".join(parts)} of {total} regimes; the changes are of '
+        'those in which no arm was lost.'
+    )
+
+
+def spot_pairs(result: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, float | None]]:
+    """Return the RMSE of the same episodes on both plants, by regime and controller."""
+    pairs: dict[tuple[str, str], dict[str, float | None]] = defaultdict(dict)
+    full = len(result['judging']['payloads_kg']) * result['judging']['rollouts']
+    for cell in result['cells']:
+        if cell['num_rollouts'] != full:
+            pairs[cell['regime'], cell['controller']][cell['plant']] = cell['rmse']
+    return pairs
+
+
+def spot_change(pairs: Mapping[tuple[str, str], Any], regime: str, name: str) -> float | None:
+    """Return by how much PyBullet differs, %; None unless the arm tracks better than with ct.
+
+    What swings from limit to limit, or is lost, has no figure that two plants could share.
+    """
+    rk4, bullet = (pairs[regime, name][plant] for plant in ('rk4', 'bullet'))
+    most = max(rmse or 0.0 for rmse in pairs[regime, 'ct'].values())
+    if rk4 is None or bullet is None or max(rk4, bullet) > most:
+        return None
+    return delta_percent(bullet, rk4)
+
+
+def spot_checks(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the comparison of the two plants on the same episodes."""
+    pairs = spot_pairs(result)
+    changes = {place: spot_change(pairs, *place) for place in pairs}
+    largest = max(abs(change) for change in changes.values() if change is not None)
+    yield '## The same episodes in PyBullet'
+    yield ''
+    yield (
+        f'Wherever the arm tracks at least as well as with `ct`, the plants differ by at most '
+        f'{largest:.1f} % of an RMSE; one that swings from limit to limit is not compared.'
+    )
+    yield ''
+    yield '| regime | controller | RK4, mrad | PyBullet, mrad | change, % |'
+    yield '|---|---|---|---|---|'
+    for (regime, name), rmse in pairs.items():
+        found = (rmse['rk4'], rmse['bullet'])
+        shown = ['lost' if value is None else f'{1e3 * value:.2f}' for value in found]
+        change = changes[regime, name]
+        told = '-' if change is None else f'{change:+.1f}'
+        yield f'| {regime} | `{name}` | {shown[0]} | {shown[1]} | {told} |'
+
+
+def draw_heatmap(path: Path, result: Mapping[str, Any]) -> None:
+    """Draw the change of RMSE against ct, controllers by regimes, under the shield.
+
+    The colour is how many times the RMSE is that of the best in the regime, the oracle included.
+    """
+    regimes = [regime['name'] for regime in result['regimes']]
+    by_regime = [cells_of(result, regime=name, enforcement='enforce') for name in regimes]
+    names = [name for name in by_regime[0] if name != 'ct']
+    change = np.full((len(names), len(regimes)), np.nan)
+    for column, cells in enumerate(by_regime):
+        for row, name in enumerate(names):
+            own, base = cells[name]['rmse'], cells['ct']['rmse']
+            if own is not None and base is not None:
+                change[row, column] = delta_percent(own, base)
+    figure, axes = plt.subplots(
+        figsize=(2.6 + 0.75 * len(regimes), 1.9 + 0.42 * len(names)), layout='constrained'
+    )
+    left = 1.0 + change / 100.0
+    times = left / np.nanmin(left, axis=0)
+    colours = plt.get_cmap('RdYlGn_r').with_extremes(bad='#bbbbbb')
+    image = axes.imshow(times, cmap=colours, norm=LogNorm(1.0, 16.0), aspect='auto')
+    for row, column in np.ndindex(change.shape):
+        value = change[row, column]
+        text = 'lost' if np.isnan(value) else f'{value:+.1f}'
+        axes.text(column, row, text, ha='center', va='center', fontsize=8)
+    axes.set_xticks(range(len(regimes)), regimes, rotation=40, ha='right')
+    axes.set_yticks(range(len(names)), names)
+    axes.set_title('RMSE against fixed gains (ct), %')
+    bar = figure.colorbar(image, ax=axes, label='times the best', ticks=[1, 2, 4, 8, 16])
+    bar.ax.set_yticklabels(['1', '2', '4', '8', '16'])
+    bar.ax.minorticks_off()
+    figure.savefig(path, dpi=110, metadata={'Software': None})
+    plt.close(figure)

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""A study: the runs of training.sweep, as a file of config/studies/ lists them."""
+
+from dataclasses import dataclass, fields
+from itertools import product
+import math
+
+from metactl_ros.config import require_positive, shown
+from metactl_ros.errors import ConfigError
+from metactl_ros.plants import PlantName
+from training.learn.differences import with_difference
+from training.learn.networks import Model, NetworkConfig
+from training.learn.run import choose_device, load_presets, Presets, RunConfig
+
+MOST_RUNS = 10_000
+"""Of a study: a year on a machine of some tens of cores."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """Heads K and window W of a network."""
+
+    heads: int
+    window: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Product:
+    """Every combination of one entry from each list; tau_z in s."""
+
+    presets: tuple[str, ...]
+    models: tuple[Model, ...]
+    sizes: tuple[Size, ...]
+    tau_z: tuple[float, ...]
+    seeds: tuple[int, ...]
+    differences: tuple[str, ...] = ()
+    """Names of config/differences.yaml, one for each run; without any, nothing is changed."""
+
+    def __post_init__(self) -> None:
+        needed = [field.name for field in fields(self) if field.name != 'differences']
+        empty = [name for name in needed if not getattr(self, name)]
+        if empty:
+            raise ConfigError(f'{", ".join(empty)}: empty; list at least one entry.')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """A file of config/studies/: the plant is that of training and of evaluation."""
+
+    plant: PlantName
+    steps: int
+    rollouts: int
+    """Of the evaluation, per payload."""
+    products: tuple[Product, ...]
+
+    def __post_init__(self) -> None:
+        require_positive('Study', steps=self.steps, rollouts=self.rollouts)
+        if not self.products:
+            raise ConfigError('products: empty; list at least one.')
+
+
+def expand(study: Study) -> list[RunConfig]:
+    """Return the runs of a study in its order, or refuse it as a whole."""
+    presets, device = load_presets(), choose_device('auto')
+    known = [field.name for field in fields(Presets)]
+    runs: dict[str, RunConfig] = {}
+    blocks = [
+        (
+            block.presets,
+            block.models,
+            block.sizes,
+            block.tau_z,
+            block.differences or (None,),
+            block.seeds,
+        )
+        for block in study.products
+    ]
+    count = sum(math.prod(map(len, lists)) for lists in blocks)
+    if count > MOST_RUNS:
+        raise ConfigError(f'products: expected at most {MOST_RUNS} runs, found {count}.')
+    for lists in blocks:
+        for preset, model, size, tau_z, difference, seed in product(*lists):
+            if preset not in known:
+                raise ConfigError(f'presets: expected one of {known}, found {shown(preset)}.')
+            NetworkConfig(model=model, heads=size.heads, window=size.window)
+            run = RunConfig(
+                preset=preset,
+                model=model,
+                heads=size.heads,
+                window=size.window,
+                tau_z=tau_z,
+                seed=seed,
+                steps=study.steps,
+                plant=study.plant,
+                device=device,
+                hyper=with_difference(getattr(presets, preset), difference),
+                difference=difference,
+            )
+            if runs.setdefault(run.name, run) is not run:
+                raise ConfigError(f'{run.name}: the study asks for it twice; remove one.')
+    return list(runs.values())

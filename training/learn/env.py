@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The tracking task as a Gymnasium environment: the control loop with the policy cut out.
+
+    observation   the window, flattened, shape (W F,), raw units
+    action        [-1, 1]^m, which `actuate` turns into shielded gains and an effort
+    reward        -scale ||e||^2 one control period later, and a penalty for divergence
+
+An episode lasts T and is then truncated; it is terminated only when the arm loses its reference.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from metactl_ros.control.loop import ControlLoop, ControlStep
+from metactl_ros.control.shield import Enforcement
+from metactl_ros.control.window import feature_names
+from metactl_ros.metrics import LOST_ERROR_RAD
+from metactl_ros.motion.reference import Sinusoid
+from metactl_ros.plants import make_plant, PlantName
+from metactl_ros.settings import Settings
+from metactl_ros.signals import ArmState, Array, seconds
+from metactl_ros.sim.rollout import for_learning
+from metactl_ros.sim.task import draw_episode, Episode
+
+Observation: TypeAlias = NDArray[np.float32]
+
+# Losing the reference costs as much as staying at that error for ten more steps.
+LOST_STEPS = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvSettings:
+    """What an environment is, beside the shipped arm, world and controller."""
+
+    plant: PlantName
+    tau_z_s: float
+    num_rows: int
+    """W, the length of the window."""
+    reward_scale: float
+    warm_start_share: float
+    """Share of episodes that begin with the memory of a run under way."""
+
+
+class ArmEnv(gymnasium.Env[Observation, Observation]):
+    """One arm, one episode at a time."""
+
+    metadata = {'render_modes': []}  # noqa: RUF012 - Gymnasium's own type
+
+    def __init__(
+        self, settings: Settings, env: EnvSettings, enforcement: Enforcement = 'enforce'
+    ) -> None:
+        context = replace(settings.controller.context, num_rows=env.num_rows)
+        controller = replace(for_learning(settings.controller), context=context)
+        self._settings = settings
+        self._env = env
+        self._plant = make_plant(env.plant, settings)
+        self.loop = ControlLoop(settings.arm, controller, enforcement)
+        size = env.num_rows * len(feature_names(settings.arm.joint_names, context.num_extra))
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.loop.gain_map.size,), np.float32)
+        self.drawn_from: dict[str, Any] = {}
+        """State of the generator from which the episode under way was drawn."""
+        self.actions: list[Observation] = []
+        """All actions since: with both, an environment comes to where this one is."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Draw a new episode; every draw follows from the seed of the first reset.
+
+        With options={'episode': Episode} it is that one.
+        """
+        super().reset(seed=seed)
+        self.drawn_from, self.actions = dict(self.np_random.bit_generator.state), []
+        if options and 'episode' in options:
+            self._begin(options['episode'])
+            return self._observe(), {}
+        task, tau_z_s = self._settings.plant.task, self._env.tau_z_s
+        episode = draw_episode(task, self.np_random, tau_z_s)
+        if self.np_random.random() < self._env.warm_start_share:
+            gain = self._settings.plant.friction.memory_gain_nmprad
+            warm = replace(episode.start, memory_nm=settled_memory(episode, gain, tau_z_s))
+            episode = replace(episode, start=warm)
+        self._begin(episode)
+        return self._observe(), {}
+
+    def step(self, action: Observation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Hold the gains of an action for one control period."""
+        self.actions.append(np.array(action, dtype=np.float32))
+        proposal = np.asarray(action, dtype=np.float64)
+        step = self.loop.actuate(proposal, self._state, self._reference, self._state.stamp_ns)
+        self._move(self._plant.step(step.effort_nm))
+        error = self._reference.q_rad - self._state.q_rad
+        is_lost = not np.all(np.abs(error) < LOST_ERROR_RAD)  # NaN is lost, too
+        terms = {
+            'tracking': 0.0 if is_lost else -self._env.reward_scale * float(error @ error),
+            'lost': -self._env.reward_scale * LOST_STEPS * LOST_ERROR_RAD**2 if is_lost else 0.0,
+        }
+        is_over = seconds(self._state.stamp_ns) >= self._settings.controller.context.horizon_s
+        info = {'reward_terms': terms, 'half_space': self._half_space(step)}
+        info['was_moved'] = bool(step.decision.was_moved)
+        info['distance'] = step.decision.distance
+        return self._observe(), sum(terms.values()), is_lost, is_over and not is_lost, info
+
+    def close(self) -> None:
+        """Close the plant."""
+        self._plant.close()
+
+    def _begin(self, episode: Episode) -> None:
+        self._episode = episode
+        state = self._plant.reset(episode.start)
+        self.loop.reset(state)
+        self._move(state)
+
+    def _move(self, state: ArmState) -> None:
+        self._state = state
+        self._reference = self._episode.reference.at(seconds(state.stamp_ns))
+
+    def _observe(self) -> Observation:
+        window = self.loop.observe(
+            self._state, self._reference, float(self._episode.payload_estimate_kg)
+        )
+        return window.astype(np.float32).ravel()
+
+    def _half_space(self, step: ControlStep) -> NDArray[np.float32]:
+        """Return (normal, offset) of the admissible half-space in action space, shape (m + 1,)."""
+        space, gain_map = step.decision.half_space, self.loop.gain_map
+        normal = [n * half for n, half in zip(space.normal, gain_map.half_width, strict=True)]
+        return np.array([*normal, -space.excess(gain_map.middle)], dtype=np.float32)
+
+
+def settled_memory(episode: Episode, memory_gain_nmprad: float, tau_z_s: float) -> Array:
+    """Return z of an arm that has followed its sinusoid for ever, at t = 0, in N m, shape (n,).
+
+    z_dot = -z / tau + lambda A w cos(w t + phase) has the periodic solution
+    z = lambda A w tau / (1 + (w tau)^2) (cos(w t + phase) + w tau sin(w t + phase)).
+    """
+    motion = episode.reference
+    assert isinstance(motion, Sinusoid)
+    turns = motion.omega_radps * tau_z_s
+    size = memory_gain_nmprad * motion.amplitude_rad * turns / (1.0 + turns**2)
+    return np.asarray(size * (np.cos(motion.phase_rad) + turns * np.sin(motion.phase_rad)))

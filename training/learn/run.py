@@ -1,0 +1,262 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""A training run: what it is asked for, `RUN/config.json`, and what is made from that.
+
+    RUN/config.json            written before the first step; resumed_with: other code since then
+
+`checkpoint.py` has the rest of a run directory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from metactl_ros.baselines import observer_gains, on_observer
+from metactl_ros.config import build, require_not_negative, require_positive
+from metactl_ros.control.window import feature_names, Tokens
+from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.plants import PlantName
+from metactl_ros.result_file import code_of_checkout, provenance, write_json
+from metactl_ros.settings import load_file, Settings
+from training.learn.differences import with_difference
+from training.learn.env import ArmEnv, EnvSettings
+from training.learn.networks import make_policy_kwargs, Model, NetworkConfig
+from training.learn.replay_buffer import WindowReplayBuffer
+from training.learn.shielded_sac import ShieldedSAC
+
+# Of an actor that begins at a given action: the largest entry, how much its answer depends on
+# what it sees, and the logarithm of its exploration's standard deviation.
+MOST_INITIAL, SHRINK, INITIAL_LOG_STD = 0.99, 0.01, -3.0
+
+# Adam in one pass over the weights: the same update, a tenth of the calls.
+FUSED = {'optimizer_kwargs': {'fused': True}}
+
+
+class RunError(MetactlError, RuntimeError):
+    """A run directory or a checkpoint cannot be used."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preset:
+    """Hyper-parameters, as `config/training.yaml` states them."""
+
+    gamma: float
+    learning_rate: float
+    batch_size: int
+    buffer_size: int
+    tau: float
+    learning_starts: int
+    reward_scale: float
+    tokens: Tokens
+    lagrangian_rate: float
+    distance_target: float
+    warm_start_share: float
+    entropy_per_action: float = -1.0
+    """Of SAC's target; -1 is its usual one, less explores less."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            'Preset',
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            buffer_size=self.buffer_size,
+            tau=self.tau,
+            reward_scale=self.reward_scale,
+        )
+        require_not_negative(
+            'Preset',
+            gamma=self.gamma,
+            learning_starts=self.learning_starts,
+            lagrangian_rate=self.lagrangian_rate,
+            distance_target=self.distance_target,
+            warm_start_share=self.warm_start_share,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Presets:
+    """All of `config/training.yaml`."""
+
+    paper: Preset
+    robust: Preset
+    observer: Preset
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Everything that decides the outcome of a run, beside the settings files."""
+
+    preset: str
+    model: Model
+    heads: int
+    window: int
+    tau_z: float
+    seed: int
+    steps: int
+    plant: PlantName
+    device: str
+    hyper: Preset
+    controller: Literal['policy', 'meta_observer'] = 'policy'
+    """What it learns to schedule: the law alone, or the law on top of a momentum observer."""
+    difference: str | None = None
+    """What it changes, by its name in config/differences.yaml; `hyper` has its part already."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            'RunConfig',
+            heads=self.heads,
+            window=self.window,
+            tau_z=self.tau_z,
+            steps=self.steps,
+        )
+
+    @property
+    def name(self) -> str:
+        """Return what tells a run from others: the folder it goes to unless told otherwise."""
+        size = f'k{self.heads}_w{self.window}'
+        beta = '' if self.hyper.lagrangian_rate else '_beta0'
+        base = '' if self.controller == 'policy' else f'{self.controller}_'
+        what = f'{beta}_{self.difference}' if self.difference else beta
+        return f'{base}{self.preset}_{self.model}_{size}_tau{self.tau_z:g}{what}_seed{self.seed}'
+
+
+def settings_of(settings: Settings, run: RunConfig) -> Settings:
+    """Return the settings that a run is made for.
+
+    They have its difference, if it has one; on an observer there is another gain box.
+    """
+    settings = with_difference(settings, run.difference)
+    if run.controller == 'policy':
+        return settings
+    return replace(settings, controller=on_observer(settings.controller))
+
+
+def load_presets() -> Presets:
+    """Return the shipped presets."""
+    return load_file(Presets, None, 'training.yaml')
+
+
+def choose_device(name: str) -> str:
+    """Return 'cuda' or 'cpu' for 'auto', 'cuda' or 'cpu'."""
+    has_gpu = torch.cuda.is_available()
+    if name == 'cuda' and not has_gpu:
+        raise ConfigError(
+            '--device cuda: this machine has no GPU that torch can use; leave --device out.'
+        )
+    return ('cuda' if has_gpu else 'cpu') if name == 'auto' else name
+
+
+def make_env(settings: Settings, run: RunConfig) -> ArmEnv:
+    """Return the environment of a run."""
+    env = EnvSettings(
+        plant=run.plant,
+        tau_z_s=run.tau_z,
+        num_rows=run.window,
+        reward_scale=run.hyper.reward_scale,
+        warm_start_share=run.hyper.warm_start_share,
+    )
+    return ArmEnv(settings, env)
+
+
+def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -> ShieldedSAC:
+    """Return a fresh learner; its seed also seeds the environment and every generator."""
+    hyper = run.hyper
+    network = NetworkConfig(
+        model=run.model,
+        heads=run.heads,
+        window=run.window,
+        num_features=len(
+            feature_names(settings.arm.joint_names, settings.controller.context.num_extra)
+        ),
+        tokens=hyper.tokens,
+    )
+    model = ShieldedSAC(
+        'MlpPolicy',
+        env,
+        learning_rate=hyper.learning_rate,
+        buffer_size=hyper.buffer_size,
+        learning_starts=hyper.learning_starts,
+        batch_size=hyper.batch_size,
+        tau=hyper.tau,
+        gamma=hyper.gamma,
+        replay_buffer_class=WindowReplayBuffer,
+        replay_buffer_kwargs={'num_rows': run.window},
+        policy_kwargs={**make_policy_kwargs(network), **FUSED},
+        target_entropy=hyper.entropy_per_action * env.loop.gain_map.size,
+        tensorboard_log=str(log_dir),
+        seed=run.seed,
+        device=run.device,
+        lagrangian_rate=hyper.lagrangian_rate * hyper.reward_scale,
+        distance_target=hyper.distance_target,
+    )
+    if run.controller == 'meta_observer':
+        begin_at(model, env.loop.gain_map.action(observer_gains(settings.controller)))
+    return model
+
+
+def begin_at(model: ShieldedSAC, action: Sequence[float]) -> None:
+    """Let a fresh actor propose nearly one action, and explore little around it.
+
+    Learning on top of a controller that is good already would first have to learn that one again:
+    an exploring weight of the estimate is worth more torque than all that is left to gain.
+    """
+    actor: Any = model.actor
+    with torch.no_grad():
+        for layer, bias in (
+            (actor.mu, np.arctanh(np.clip(action, -MOST_INITIAL, MOST_INITIAL))),
+            (actor.log_std, np.full(len(action), INITIAL_LOG_STD)),
+        ):
+            layer.weight.mul_(SHRINK)
+            layer.bias.copy_(torch.as_tensor(bias))
+
+
+def begin_run(folder: Path, settings: Settings, run: RunConfig) -> None:
+    """Create the run directory and write its configuration; refuse to overwrite another run."""
+    if (folder / 'config.json').exists():
+        raise RunError(f'{folder}: holds a run already; go on with --resume, or choose --out.')
+    write_json(folder / 'config.json', {'run': asdict(run), **provenance(settings)})
+
+
+def note_code(folder: Path) -> None:
+    """Write to the configuration of a run that other code goes on with it, if that is so."""
+    content = _read_config(folder)
+    code, others = code_of_checkout(), content.get('resumed_with', [])
+    if code not in (content.get('code'), *others):
+        write_json(folder / 'config.json', content | {'resumed_with': [*others, code]})
+
+
+def read_run(folder: Path) -> RunConfig:
+    """Return the configuration of a run directory."""
+    content = _read_config(folder)
+    return build(RunConfig, content.get('run'), str(folder / 'config.json'))
+
+
+def read_origin(folder: Path) -> dict[str, Any]:
+    """Return with what a run was trained: code, other code that went on, command, versions."""
+    content = _read_config(folder)
+    names = ('code', 'resumed_with', 'command', 'versions')
+    return {name: content[name] for name in names if name in content}
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / 'config.json'
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding='utf-8'))
+    except OSError as error:
+        raise RunError(f'{folder}: not a run directory ({error}); train one first.') from None
+    except json.JSONDecodeError as error:
+        raise RunError(f'{path}: not valid JSON ({error}); the run cannot be used.') from None
+    return content
+
+
+def read_settings(folder: Path) -> Settings:
+    """Return the settings of a run directory: those of its training, not of today."""
+    path, content = folder / 'config.json', _read_config(folder)
+    if not isinstance(content.get('settings'), dict):
+        raise RunError(f"{path}: lacks 'settings'; train it again.")
+    return build(Settings, content['settings'], str(path))
