@@ -43,8 +43,8 @@ ABOUT_FAILURES = (
     "(`training/judge/run_labels.py`). The paper's signature of the latter is a flat profile, "
     f'here an RMSE whose range over payloads is below {FLAT_BELOW_PERCENT:g} % of its mean; a run '
     'that is good at every payload may be flat, too, and is no failure. By its heads a run failed '
-    'if one of them is *silent*: its gradient norm, as the median over the second half of training, is '
-    f'below {100.0 * SILENT_BESIDE_LAYER:g} % of the mean of its layer, or below '
+    'if one of them is *silent*: its gradient norm, as the median over the second half of '
+    f'training, is below {100.0 * SILENT_BESIDE_LAYER:g} % of the mean of its layer, or below '
     f'{100.0 * SILENT_BESIDE_LARGEST:g} % of the largest mean that its layer ever had. An *idle* '
     "head has less than a tenth of an equal share of its layer's output at the end. The answer is "
     'the mean of |da / dp_hat| over gains and runs, at the end: a policy at zero is blind to the '
