@@ -47,7 +47,7 @@ def provenance(settings: Settings) -> dict[str, Any]:
 
 def code_of_checkout() -> str | None:
     """Return the commit that this very code belongs to, as `code_version` names it."""
-    return code_version(Path(__file__).parents[2])
+    return code_version(Path(__file__).parents[1])
 
 
 def code_version(root: Path) -> str | None:

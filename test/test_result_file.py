@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
 import subprocess
 
 import pytest
 
-from metactl_ros.result_file import code_version
+from metactl_ros.result_file import code_of_checkout, code_version
 
 
 @pytest.fixture
@@ -37,6 +38,10 @@ def test_sources_that_differ_from_the_commit_are_marked(checkout, name):
     folder, commit = checkout
     (folder / name).write_text('changed')
     assert code_version(folder) == f'{commit}+'
+
+
+def test_this_code_names_the_commit_of_this_checkout():
+    assert code_of_checkout() == code_version(Path(__file__).parents[1])
 
 
 def test_code_within_the_checkout_of_something_else_has_no_commit(checkout):
