@@ -12,8 +12,8 @@ Kept is, each for every controller of the benchmark:
     answers      states of broken sensors and what the loop decides on them, tick by tick: no plant
                  is in it, so that nothing adds up
 
-and of some of them a bad day of a driver through every mode (`days`), and what environments say to
-random actions (`envs`).
+and of some of them a bad day of a controller through every mode (`days`), and what environments
+say to random actions (`envs`).
 
 Efforts, modes, causes and whether the shield moved a proposal are kept of every step; positions,
 gains, certificates and estimates of every tenth, and of all steps their SHA-256.

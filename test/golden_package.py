@@ -268,7 +268,7 @@ def error_health():
 
 
 def bad_day(name):
-    """Return the ticks of a driver that goes through every mode: arrays by name."""
+    """Return the ticks of a controller that goes through every mode: arrays by name."""
     controller, policy = _prepared(SETTINGS, _player(name), None)
     day = Day(policy, controller=controller).bad()
     return {

@@ -32,7 +32,7 @@ from metactl_ros.runtime.control_thread import (
     PATIENCE_NS,
     Timing,
 )
-from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.inbox import Arrival, Inbox
 from metactl_ros.runtime.reference_source import MotionSource
 from metactl_ros.settings import load_settings, shipped_policy
@@ -60,7 +60,7 @@ class Rig:
         self.hang, self.hung_ns = None, 0
         self.replaced = threading.Event()
         self.latencies_ns, self.ticks_ns = [], []
-        driver = Driver(
+        controller = LiveController(
             settings.arm,
             bundle.controller,
             self.act,
@@ -68,16 +68,16 @@ class Rig:
             Requests(payload_kg=0.75),
             5_000_000,
         )
-        honest = driver.tick
+        honest = controller.drive
 
-        def tick(*given):
+        def tick(*given, **known):
             begin_ns = time.monotonic_ns()
-            result = honest(*given)
+            result = honest(*given, **known)
             self.ticks_ns.append(time.monotonic_ns() - begin_ns)
             return result
 
-        driver.tick = tick
-        self.loop: ControlLoop = driver.loop
+        controller.drive = tick
+        self.loop: ControlLoop = controller.loop
         self.inbox, self._effort_nm, self._must_end = Inbox(), None, False
         timing = Timing(
             period_ns=PERIOD_NS,
@@ -87,7 +87,7 @@ class Rig:
             fade_ns=200_000_000,
             priority=priority,
         )
-        self.thread = ControlThread(driver, self.inbox, timing, settings.arm.limits, self.send)
+        self.thread = ControlThread(controller, self.inbox, timing, settings.arm.limits, self.send)
         self._robot = threading.Thread(target=self._live, daemon=True)
 
     def act(self, window):

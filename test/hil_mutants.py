@@ -32,17 +32,17 @@ ATTEMPTS = 5
 CONTROLLER, PLANT = ('controller_node',), ('plant_node',)
 
 BELIEVES_OLD_STATES = """
-from metactl_ros.runtime.controller import Driver
-honest = Driver.tick
-Driver.tick = lambda self, states, now_ns, is_fresh, *rest: honest(
-    self, states, now_ns, True, *rest)
+from metactl_ros.runtime.controller import LiveController
+honest = LiveController.drive
+LiveController.drive = lambda self, states, now_ns, is_fresh, **rest: honest(
+    self, states, now_ns, is_fresh=True, **rest)
 """
 IMPATIENT = """
 from itertools import count
-from metactl_ros.runtime.controller import Driver
-honest, calls = Driver.tick, count()
-Driver.tick = lambda self, states, now_ns, is_fresh, *rest: honest(
-    self, states, now_ns, bool(states) if next(calls) > 190 else is_fresh, *rest)
+from metactl_ros.runtime.controller import LiveController
+honest, calls = LiveController.drive, count()
+LiveController.drive = lambda self, states, now_ns, is_fresh, **rest: honest(
+    self, states, now_ns, is_fresh=bool(states) if next(calls) > 190 else is_fresh, **rest)
 """
 TICKS_ON_STATES = """
 from metactl_ros.ros import control_node
@@ -82,8 +82,8 @@ ControlLoop._perceive = lambda self, state, goal: (Situation(*map(split, (
 """
 NO_WARM_UP = """
 from dataclasses import replace
-from metactl_ros.runtime import controller as driver
-driver.with_full_window = lambda settings: replace(
+from metactl_ros.runtime import controller
+controller.with_full_window = lambda settings: replace(
     settings, modes=replace(settings.modes, warmup_ticks=0))
 """
 FLAPS_FOR_EVER = """
@@ -182,16 +182,17 @@ from metactl_ros.runtime import context_clearing
 context_clearing.EVERY_NS = 0
 """
 FIXED_GAINS = """
-from metactl_ros.runtime.controller import Driver
-begin = Driver.__init__
-Driver.__init__ = lambda self, arm, settings, _, *rest: begin(self, arm, settings, None, *rest)
+from metactl_ros.runtime.controller import LiveController
+begin = LiveController.__init__
+LiveController.__init__ = lambda self, arm, settings, _, *rest: begin(
+    self, arm, settings, None, *rest)
 """
 NONSENSE_UNSHIELDED = """
 import numpy as np
 from metactl_ros.control import loop
-from metactl_ros.runtime import controller as driver
+from metactl_ros.runtime import controller
 random = np.random.default_rng(1)
-driver.propose = lambda policy, window, size: random.uniform(-1.0, 1.0, size)
+controller.propose = lambda policy, window, size: random.uniform(-1.0, 1.0, size)
 Shield = loop.Shield
 loop.Shield = lambda gain_map, nominal, _: Shield(gain_map, nominal, 'count')
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bags of a controller that never ran over ROS: the messages of a driver's ticks, to doctor."""
+"""Bags of a controller that never ran over ROS: the messages of its ticks, to doctor."""
 
 import json
 
@@ -29,7 +29,7 @@ TELEMETRY = ('shield', 'reference', 'feedback', 'output', 'gains')
 def a_day(num_ticks=NUM_TICKS, **options):
     """Return the ticks of the fixed gains on a simulated arm."""
     day = Day(None, **options)
-    day.policy = lambda _: day.driver.loop.nominal_action
+    day.policy = lambda _: day.controller.loop.nominal_action
     day.go(num_ticks)
     return day.ticks
 
@@ -47,7 +47,7 @@ def bag_of(ticks, *, begin_ns=START_NS, tail=(), num_before=0, stamp_ns=None, **
     """Return the messages of a run.
 
     Args:
-        ticks: Of a driver.
+        ticks: Of a controller.
         begin_ns: When the run began.
         tail: Efforts that were sent after the last tick, one per period, N m.
         num_before: How many commands the same process had sent before.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""A driver on a ride: an arm that rests where it should be, and what is done to it."""
+"""A controller on a ride: an arm that rests where it should be, and what is done to it."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from metactl_ros.control.law import nominal_gains
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.dynamics.two_link import gravity_torque, lump
 from metactl_ros.motion.reference import Hold
-from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import ArmState, period_ns_of
 
@@ -66,23 +66,26 @@ class Seen:
 
 
 class Ride:
-    """A driver of an arm that rests where it should be, one period after the other."""
+    """A controller of an arm that rests where it should be, one period after the other."""
 
     def __init__(self, policy=None, effort_nm=None, q_desired=POSTURE, requests=None):
         self.policy = policy or Seen()
         self.reference = Held(q_desired)
         self.requests = requests or Requests(payload_kg=0.5)
-        self.driver = Driver(ARM, QUICK, self.policy, self.reference, self.requests, BUDGET_NS)
+        self.controller = LiveController(
+            ARM, QUICK, self.policy, self.reference, self.requests, BUDGET_NS
+        )
         self.now_ns = 0
-        self.effort = self.driver.begin(state_at(0), effort_nm)
+        self.effort = self.controller.begin(state_at(0), effort_nm)
 
     def tick(self, is_fresh=True, error=Cause.NONE):
         """Tick with a state that came this very moment."""
-        tick = self.driver.tick([state_at(self.now_ns)], self.now_ns, is_fresh, error)
+        states = [state_at(self.now_ns)]
+        tick = self.controller.drive(states, self.now_ns, is_fresh=is_fresh, error=error)
         return self._checked(tick)
 
     def tick_without_state(self, is_fresh=False):
-        return self._checked(self.driver.tick([], self.now_ns, is_fresh))
+        return self._checked(self.controller.drive([], self.now_ns, is_fresh=is_fresh))
 
     def warm(self):
         """Tick until the policy acts."""
@@ -96,7 +99,7 @@ class Ride:
 
     def _checked(self, tick):
         assert (np.abs(tick.step.effort_nm - self.effort) <= REACH_NM + 1e-9).all()
-        assert tick is self.driver.last
+        assert tick is self.controller.last
         self.now_ns += PERIOD_NS
         self.effort = tick.step.effort_nm
         return tick

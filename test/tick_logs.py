@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of ticks that no bag was needed for: a driver on a simulated arm, and a bad day for it."""
+"""Logs of ticks that no bag was needed for: a controller on a simulated arm, and its bad day."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from metactl_ros.bag.command_log import CommandLog, FORWARD, STAMPED
 from metactl_ros.bag.shield_names import SHIELD_NAMES
 from metactl_ros.bag.tick_log import Seen, TickLog
 from metactl_ros.control.modes import Cause
-from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.reference_source import MotionSource
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import period_ns_of
@@ -134,7 +134,7 @@ def rows_of(log, rows):
 
 
 class Day:
-    """A driver with a policy on a simulated arm, tick by tick; what it did is in `ticks`."""
+    """A controller with a policy on a simulated arm, tick by tick; what it did is in `ticks`."""
 
     def __init__(self, policy, seed=3, controller=SETTINGS.controller):
         episode = draw_episode(SETTINGS.plant.task, np.random.default_rng(seed), tau_z_s=2.0)
@@ -143,14 +143,14 @@ class Day:
         self.is_mute = False
         self.policy = policy
         ask = (ARM, unguarded(controller), self._answer, source, self.requests, LATE_BUDGET_NS)
-        self.driver = Driver(*ask)
+        self.controller = LiveController(*ask)
         self.plant = Rk4Arm(ARM, SETTINGS.plant.friction, controller.law.rate_hz)
         self.state = self.plant.reset(episode.start)
-        self.driver.begin(self.state, None)
+        self.controller.begin(self.state, None)
         self.ticks = []
 
     def _answer(self, window):
-        mute = np.full(self.driver.loop.gain_map.size, np.nan)
+        mute = np.full(self.controller.loop.gain_map.size, np.nan)
         return mute if self.is_mute else self.policy(window)
 
     def go(self, num_ticks, *, sees=True, is_fresh=True, error=Cause.NONE):
@@ -158,7 +158,9 @@ class Day:
         for k in range(num_ticks):
             states = [self.state] if sees else []
             failed = Cause.NONE if k else error
-            tick = self.driver.tick(states, self.state.stamp_ns, is_fresh, failed)
+            tick = self.controller.drive(
+                states, self.state.stamp_ns, is_fresh=is_fresh, error=failed
+            )
             self.state = self.plant.step(tick.step.effort_nm)
             self.ticks.append(tick)
         return [tick.mode for tick in self.ticks[-num_ticks:]]

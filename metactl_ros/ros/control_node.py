@@ -43,7 +43,7 @@ from metactl_ros.runtime.control_thread import (
     PATIENCE_NS,
     Timing,
 )
-from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.inbox import Inbox
 from metactl_ros.runtime.operator_desk import Answer, OperatorDesk
 from metactl_ros.runtime.process_link import Answerer, Fields
@@ -168,10 +168,10 @@ class ControlNode(Node):
         self._arm = replace(arm, joint_names=self._joints)
         self._period_ns = period_ns_of(controller.law.rate_hz)
         self._uses_sim_time = uses_sim_time
-        self._values, self._controller = values, controller
+        self._values, self._settings = values, controller
         self._reference = source_of(values, self._joints, motion_limits(self._arm))
         self._requests = Requests(payload_kg=float(values['payload_kg']))
-        self._driver = Driver(
+        self._controller = LiveController(
             self._arm,
             controller,
             policy,
@@ -179,7 +179,7 @@ class ControlNode(Node):
             self._requests,
             _nanoseconds(values['inference_budget_s']),
         )
-        self._desk = OperatorDesk(self._driver, self._arm, self._is_driving)
+        self._desk = OperatorDesk(self._controller, self._arm, self._is_driving)
         self._connect(controller)
         self._lifecycle = 'inactive'
         self.get_logger().info(f'configured: {self._facts}')
@@ -234,7 +234,7 @@ class ControlNode(Node):
 
     def _activate(self) -> None:
         """Start the control thread."""
-        values, modes = self._values, self._controller.modes
+        values, modes = self._values, self._settings.modes
         timing = Timing(
             period_ns=self._period_ns,
             ticks_on_states=self._uses_sim_time,
@@ -248,7 +248,7 @@ class ControlNode(Node):
         self._take_over()
         inbox = Inbox()
         thread = ControlThread(
-            self._driver, inbox, timing, self._arm.limits, self._sender.send, self._tell
+            self._controller, inbox, timing, self._arm.limits, self._sender.send, self._tell
         )
         self._intake = StateIntake(
             self._arm, timing, self._supervisor.watch, inbox, thread, self._complain
@@ -322,7 +322,7 @@ class ControlNode(Node):
     def _follow(self, data: bytes, ros_now_ns: int) -> None:
         """Follow a trajectory, if the arm follows at all."""
         assert isinstance(self._reference, TrajectorySource)
-        take_in(self._reference, data, self._driver.last, ros_now_ns)
+        take_in(self._reference, data, self._controller.last, ros_now_ns)
 
     def _complain(self, text: str) -> None:
         """Say what is wrong with a message, at most once a second."""
@@ -337,7 +337,7 @@ class ControlNode(Node):
             return
         facts = {**self._facts, 'last error': self.last_error}
         modes, watch = self._supervisor.modes, self._supervisor.watch
-        checks = (self._thread, self._driver, self._intake.counts, facts, modes, watch)
+        checks = (self._thread, self._controller, self._intake.counts, facts, modes, watch)
         array = report(name, stamp_ns, *checks)
         latency = self._intake.latency.finding()
         level = DiagnosticStatus.OK if latency.is_good else DiagnosticStatus.WARN

@@ -11,7 +11,7 @@ import numpy as np
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.runtime.control_thread import ControlThread
-from metactl_ros.runtime.controller import Driver, Tick
+from metactl_ros.runtime.controller import LiveController, Tick
 from metactl_ros.runtime.deadlines import BINS_MS
 from metactl_ros.runtime.joint_messages import set_stamp
 from metactl_ros.runtime.mode_report import ModeLog, recent_lines, text_of
@@ -45,7 +45,7 @@ def report(
     node_name: str,
     stamp_ns: int,
     thread: ControlThread,
-    driver: Driver,
+    controller: LiveController,
     counts: Mapping[str, int],
     facts: Mapping[str, object],
     modes: ModeLog,
@@ -54,13 +54,13 @@ def report(
     """Return a DiagnosticArray of the four checks: mode, timing, inputs, sources."""
     array = DiagnosticArray()
     set_stamp(array.header.stamp, stamp_ns)
-    tick, deadlines = driver.last, thread.deadlines
+    tick, deadlines = controller.last, thread.deadlines
     mode = tick.mode if tick else None
     level = DiagnosticStatus.STALE if mode is None else LEVELS[mode]
     text = 'waiting for a joint state' if mode is None else mode.name
     shield: dict[str, object] = dict(facts)
     if tick:
-        now_ns, is_enabled = time.monotonic_ns(), driver.requests.is_enabled
+        now_ns, is_enabled = time.monotonic_ns(), controller.requests.is_enabled
         shield |= mode_values(tick, modes, now_ns, is_enabled=is_enabled)
         if level != DiagnosticStatus.OK:
             text = f'{tick.mode.name}: {shield["cause"]}'
@@ -68,8 +68,8 @@ def report(
             shield['last error'] = facts.get('last error') or shield['cause']
         shield |= {
             'shield reason': tick.step.decision.reason,
-            'shield activation': driver.num_moved / max(driver.num_ticks, 1),
-            'policy errors': driver.num_policy_errors,
+            'shield activation': controller.num_moved / max(controller.num_ticks, 1),
+            'policy errors': controller.num_policy_errors,
             'failed output checks': thread.num_checks_failed,
         }
     if thread.error:
@@ -82,7 +82,7 @@ def report(
             f'{node_name}: timing',
             DiagnosticStatus.WARN if is_late else DiagnosticStatus.OK,
             f'{deadlines.num_late} of {deadlines.num_ticks} ticks late',
-            timing_values(thread, driver),
+            timing_values(thread, controller),
         ),
         status(
             f'{node_name}: joint states',
@@ -95,7 +95,7 @@ def report(
     return array
 
 
-def timing_values(thread: ControlThread, driver: Driver) -> dict[str, object]:
+def timing_values(thread: ControlThread, controller: LiveController) -> dict[str, object]:
     """Return how well deadlines are kept, and how long ticks take."""
     deadlines = thread.deadlines
     late = deadlines.lateness_ms()
@@ -103,7 +103,7 @@ def timing_values(thread: ControlThread, driver: Driver) -> dict[str, object]:
     return {
         'ticks': deadlines.num_ticks,
         'mean period ms': deadlines.mean_period_ms(),
-        'stale ticks': driver.num_stale,
+        'stale ticks': controller.num_stale,
         'late ticks': deadlines.num_late,
         'missed deadlines': deadlines.num_missed,
         'commands for ticks that hung': thread.num_stand_ins,
@@ -114,7 +114,7 @@ def timing_values(thread: ControlThread, driver: Driver) -> dict[str, object]:
             for name, count in zip(bins, deadlines.histogram, strict=True)
         },
         **quantiles_ms('tick', thread.tick_ns[: deadlines.num_ticks]),
-        **quantiles_ms('inference', driver.inference_ns[: driver.num_ticks]),
+        **quantiles_ms('inference', controller.inference_ns[: controller.num_ticks]),
     }
 
 

@@ -11,7 +11,7 @@ EVERY_NS = NANOSECONDS_PER_SECOND
 
 
 class ContextClearing:
-    """Passes requests on to a driver, but not too often, and not where they would do nothing."""
+    """Passes requests on, but not too often, and not where they would do nothing."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests

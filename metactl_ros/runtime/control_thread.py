@@ -24,14 +24,14 @@ import numpy as np
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.dynamics.two_link import JointLimits
-from metactl_ros.runtime.controller import Driver, Tick
+from metactl_ros.runtime.controller import LiveController, Tick
 from metactl_ros.runtime.deadlines import awake_cores, become_realtime, Deadlines, sleep_until
 from metactl_ros.runtime.inbox import Arrival, Inbox
 from metactl_ros.runtime.tick_watch import TickWatch
 from metactl_ros.signals import Array, seconds
 
-REHEARSAL_NS = 800_000
-"""How long before a tick its policy is asked for nothing: 10 ms later its caches are cold."""
+WARM_CACHE_NS = 800_000
+"""How long before a tick a dry call of its policy begins: 10 ms later its caches are cold."""
 GRACE_S = 0.003
 """How long a late tick waits for a state if there is none: who overslept cannot say that others
 were silent. A machine that stood still brings state and tick at the same moment."""
@@ -79,11 +79,11 @@ class Timing:
 
 
 class ControlThread(threading.Thread):
-    """Runs a driver until stopped."""
+    """Runs a controller until stopped."""
 
     def __init__(
         self,
-        driver: Driver,
+        controller: LiveController,
         inbox: Inbox,
         timing: Timing,
         limits: JointLimits,
@@ -91,7 +91,7 @@ class ControlThread(threading.Thread):
         tell: Callable[[Command], None] = lambda _: None,
     ) -> None:
         super().__init__(name='control', daemon=True)
-        self._driver, self._inbox, self._timing = driver, inbox, timing
+        self._controller, self._inbox, self._timing = controller, inbox, timing
         self._send, self._tell = send, tell
         self._most_nm = np.array(limits.effort_nm) + SLACK
         self._step_nm = np.array(limits.effort_rate_nmps) * seconds(timing.period_ns)
@@ -201,7 +201,7 @@ class ControlThread(threading.Thread):
             was_replaced, self._was_replaced = self._was_replaced, False
             if was_replaced:
                 assert self._effort_nm is not None
-                self._driver.resume(self._effort_nm)
+                self._controller.resume(self._effort_nm)
         return was_replaced
 
     def _begin(self) -> list[Arrival]:
@@ -210,7 +210,7 @@ class ControlThread(threading.Thread):
             arrivals = self._inbox.take(timeout_s=0.05)
             if arrivals:
                 first = self._newest = arrivals[0]
-                self._effort_nm = self._driver.begin(first.state, first.effort_nm)
+                self._effort_nm = self._controller.begin(first.state, first.effort_nm)
                 return arrivals
         return []
 
@@ -220,9 +220,9 @@ class ControlThread(threading.Thread):
         while not self._must_stop.is_set():
             self._round = next(self._numbers)
             due_ns = self.deadlines.next_ns
-            if sleep_until(due_ns - REHEARSAL_NS) < due_ns - REHEARSAL_NS // 2:  # else too late
+            if sleep_until(due_ns - WARM_CACHE_NS) < due_ns - WARM_CACHE_NS // 2:  # else too late
                 self._is_at_work = True
-                self._driver.rehearse(REHEARSAL_NS // 2)
+                self._controller.warm_cache(WARM_CACHE_NS // 2)
                 self._is_at_work = False
             now_ns = sleep_until(due_ns)
             self._is_at_work = True
@@ -275,12 +275,12 @@ class ControlThread(threading.Thread):
         age_ns = max(now_ns - self._newest.received_ns, 0)
         if self._reports and not self._error:
             self._error = self._reports.popleft()
-        tick = self._driver.tick(
+        tick = self._controller.drive(
             [arrival.state for arrival in arrivals],
             self._newest.state.stamp_ns + age_ns,
-            self._is_fresh(self._newest, now_ns) and not was_away,
-            self._error or self.outer_error,
-            self._steady_ns(now_ns),
+            is_fresh=self._is_fresh(self._newest, now_ns) and not was_away,
+            error=self._error or self.outer_error,
+            steady_ns=self._steady_ns(now_ns),
         )
         self._error = Cause.NONE
         self._issue(tick.step.effort_nm, tick, late_ns, is_withheld=self._is_outdated(tick))
@@ -310,14 +310,14 @@ class ControlThread(threading.Thread):
         measured = None
         if arrivals and self._is_fresh(arrivals[-1], now_ns):
             measured = arrivals[-1].effort_nm
-        acting = self._driver.acting_effort(self._newest.state, measured)
+        acting = self._controller.acting_effort(self._newest.state, measured)
         if acting is None or not np.isfinite(acting).all():
             return
         passed = (now_ns - self._sent_ns) // self._timing.period_ns
         reach = self._step_nm * max(passed - 1, 0)
         towards = np.clip(acting, -self._most_nm, self._most_nm) - self._effort_nm
         self._effort_nm = self._effort_nm + np.clip(towards, -reach, reach)
-        self._driver.resume(self._effort_nm)
+        self._controller.resume(self._effort_nm)
 
     def _steady_ns(self, now_ns: int) -> int | None:
         """Return the time that modes and limits run on; in simulated time that of the states."""
@@ -378,7 +378,7 @@ class ControlThread(threading.Thread):
                 try:
                     age_ns = now_ns - self._newest.received_ns
                     stamp_ns = self._newest.state.stamp_ns + age_ns
-                    tick = self._driver.fade(stamp_ns, self._steady_ns(now_ns))
+                    tick = self._controller.fade(stamp_ns, self._steady_ns(now_ns))
                     effort_nm = tick.step.effort_nm
                 except Exception:
                     self.error = traceback.format_exc()

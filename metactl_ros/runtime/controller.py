@@ -1,16 +1,19 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""One tick of the node, without ROS: states in, a checked effort out.
+"""One tick of the controller, without ROS: states in, a checked effort out.
 
-    driver.begin(state, effort)                   the first good state
-    tick = driver.tick(new_states, now_ns, ...)   every period, whether or not a state came
-    driver.resume(effort)                         before it, if nobody ticked for too long
-    driver.rehearse(budget_ns)                    shortly before, so that the policy is quick
-    tick = driver.fade(now_ns)                    on the way out: the ladder of a blind arm
+    controller.begin(state, effort)        the first good state
+    tick = controller.tick(inputs)         all that a tick depends on is in its inputs
 
-The control loop, the shield and the modes are those of the simulations (`control/loop.py`); the
-driver adds what only a robot has: several states at once or none, a reference that may be missing,
-a policy that may be late, and requests of an operator.
+`Controller` is the control loop (`control/loop.py`) with its policy; a replay gives it the inputs
+of a bag. `LiveController` makes the inputs on a robot: from several states at once or none, a
+reference that may be missing, and requests of an operator.
+
+    controller.begin(state, effort)                   the first good state
+    tick = controller.drive(new_states, now_ns, ...)  every period, whether or not a state came
+    controller.resume(effort)                         before it, after a pause
+    controller.warm_cache(budget_ns)                  shortly before it
+    tick = controller.fade(now_ns)                    at the end: the torque of a blind arm
 
 There are two times. States, and the reference they are compared with, have that of the gate
 (`state_gate.py`), which follows the robot's stamps. Modes, rate limits and fading torques have the
@@ -20,6 +23,7 @@ whatever stamps do, a second of FAULT is a second. In simulated time only the fi
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+import math
 import time
 from typing import NamedTuple
 
@@ -34,13 +38,33 @@ from metactl_ros.runtime.reference_source import ReferenceSource
 from metactl_ros.signals import ArmState, Array, Policy, Reference
 
 
+class TickInputs(NamedTuple):
+    """All that a tick depends on; a bag holds it, so that the tick can be computed again."""
+
+    now_ns: int
+    """On the timeline of the states."""
+    loop_ns: int
+    """On the clock of the loop: steady since it was reset; it never goes back."""
+    seen: Sequence[tuple[ArmState, Reference]]
+    """What enters the window, oldest first; nothing if no state came."""
+    state: ArmState
+    """The one acted upon: the last that was seen."""
+    reference: Reference
+    payload_kg: float
+    """The estimate."""
+    health: Health
+    """What is known about the inputs; a policy over its budget is late as well."""
+    acted_nm: Sequence[Array] = ()
+    """Where another controller drove, what acted before each of `seen`, shape (n,) each."""
+
+
 class Tick(NamedTuple):
     """Everything one tick saw and decided."""
 
     now_ns: int
     """On the timeline of the states."""
     loop_ns: int
-    """What the loop was told: the steady clock since it was reset; it never goes back."""
+    """On the clock of the loop."""
     was_restarted: bool
     """Whether it is the first, or the context was cleared before it."""
     was_resumed: bool
@@ -89,10 +113,10 @@ class Requests:
     clear_context: bool = False
 
 
-def with_full_window(controller: ControllerSettings) -> ControllerSettings:
+def with_full_window(settings: ControllerSettings) -> ControllerSettings:
     """Return settings whose warm-up lasts at least until the window holds only measured rows."""
-    ticks = max(controller.modes.warmup_ticks, controller.context.num_rows)
-    return replace(controller, modes=replace(controller.modes, warmup_ticks=ticks))
+    ticks = max(settings.modes.warmup_ticks, settings.context.num_rows)
+    return replace(settings, modes=replace(settings.modes, warmup_ticks=ticks))
 
 
 def propose(policy: Policy, window: Array, size: int) -> Array | None:
@@ -109,33 +133,30 @@ def without_proposal(loop: ControlLoop) -> Array:
     return np.full_like(loop.nominal_action, np.nan)
 
 
-class Driver:
-    """A control loop with a policy, a reference and an operator."""
+class Controller:
+    """A control loop with its policy."""
 
     def __init__(
         self,
         arm: Arm,
-        controller: ControllerSettings,
+        settings: ControllerSettings,
         policy: Policy | None,
-        reference: ReferenceSource,
-        requests: Requests,
-        inference_budget_ns: int,
+        inference_budget_ns: float = math.inf,
     ) -> None:
-        self.loop = ControlLoop(arm, with_full_window(controller))
-        self._policy = policy
-        self.reference = reference
-        self.requests = requests
-        self._inference_budget_ns = inference_budget_ns
-        self._state: ArmState | None = None
+        """Make a controller; it begins with `begin`.
+
+        Args:
+            arm: The model of the robot.
+            settings: Of the loop; the warm-up is made to last for a full window.
+            policy: None for the nominal gains.
+            inference_budget_ns: A policy that takes longer is late, and not heard.
+        """
+        self.loop = ControlLoop(arm, with_full_window(settings))
+        self._policy, self._inference_budget_ns = policy, inference_budget_ns
         self._window: Array | None = None
-        self._now_ns = 0
-        self._stood_ns = 0
-        self._origin_ns: int | None = None
         self._action = self.loop.nominal_action
-        self._inference_ns = self._last_inference_ns = 0
-        self._seen: list[tuple[ArmState, Reference]] = []
-        self._payload_kg = requests.payload_kg
-        self._was_restarted = self._was_resumed = self._was_held = False
+        self._last_inference_ns = 0
+        self._was_restarted = self._was_resumed = False
         self._effort_nm = np.zeros(0)
         self.num_policy_errors = 0
         self.num_ticks = 0
@@ -148,13 +169,135 @@ class Driver:
 
     def begin(self, state: ArmState, effort_nm: Array | None) -> Array:
         """Begin at a state; return the effort, shape (n,), that the first command starts from."""
-        self.last = None
-        return self._restart(state, effort_nm)
+        self.last, self._was_restarted = None, True
+        self._action = self.loop.nominal_action
+        self._effort_nm = self.loop.reset(state, effort_nm)
+        return self._effort_nm
 
-    def tick(
+    def clear_context(self) -> None:
+        """Empty the window and warm up anew; modes, effort and counts stay."""
+        self.loop.forget_context()
+        self._action, self._was_restarted = self.loop.nominal_action, True
+
+    def acting_effort(self, state: ArmState, effort_nm: Array | None) -> Array | None:
+        """Return what the motors give after a pause, shape (n,), or None if that is no matter.
+
+        A robot that gets no commands brakes, or keeps the last effort: the measured one shows it.
+        Where none is measured, gravity's torque is what a braked arm needs. BLIND and FAULT go on
+        from their own effort: it fades, and nothing wakes it.
+        """
+        return None if self._was_let_go() else self.loop.acting_effort(state, effort_nm)
+
+    def resume(self, effort_nm: Array) -> None:
+        """Go on after a pause, limiting the rate from an effort, shape (n,); modes stay."""
+        self._effort_nm, self._was_resumed = effort_nm, True
+        self.loop.resume(effort_nm)
+
+    def warm_cache(self, budget_ns: int) -> None:
+        """Call the policy on the last window and drop its answer, so that a tick finds it cached.
+
+        One that took longer than the budget when it was last asked is not: a tick would wait.
+        """
+        is_quick = 0 < self._last_inference_ns <= budget_ns
+        if self._policy is not None and self._window is not None and is_quick:
+            propose(self._policy, self._window, self.loop.gain_map.size)
+
+    def tick(self, inputs: TickInputs) -> Tick:
+        """Return what to do, given all there is to know."""
+        inference_ns = self._observe(inputs)
+        health = inputs.health
+        if inference_ns > self._inference_budget_ns:
+            health = health._replace(policy_is_on_time=False)
+        step = self.loop.actuate(
+            self._action, inputs.state, inputs.reference, inputs.loop_ns, health
+        )
+        self.inference_ns[self.num_ticks % len(self.inference_ns)] = inference_ns
+        self.num_ticks += 1
+        self.num_stale += not health.state_is_fresh
+        self.num_moved += bool(step.decision.was_moved)
+        self.last = Tick(
+            now_ns=inputs.now_ns,
+            loop_ns=inputs.loop_ns,
+            was_restarted=self._was_restarted,
+            was_resumed=self._was_resumed,
+            seen=inputs.seen,
+            effort_before_nm=self._effort_nm,
+            state=inputs.state,
+            reference=inputs.reference,
+            payload_kg=inputs.payload_kg,
+            action=self._action,
+            health=health,
+            step=step,
+            inference_ns=inference_ns,
+        )
+        self._was_restarted = self._was_resumed = False
+        self._effort_nm = step.effort_nm
+        return self.last
+
+    def _observe(self, inputs: TickInputs) -> int:
+        """Let states enter the window and ask the policy; return how long it took, ns."""
+        if not inputs.seen:
+            return 0
+        acted_nm: Sequence[Array | None] = inputs.acted_nm or [None] * len(inputs.seen)
+        for (state, reference), effort_nm in zip(inputs.seen, acted_nm, strict=True):
+            self._window = self.loop.observe(state, reference, inputs.payload_kg, effort_nm)
+        if self._policy is None or self._window is None:
+            return 0
+        begin_ns = time.perf_counter_ns()
+        action = propose(self._policy, self._window, self.loop.gain_map.size)
+        self._last_inference_ns = time.perf_counter_ns() - begin_ns
+        self.num_policy_errors += action is None
+        self._action = without_proposal(self.loop) if action is None else action
+        return self._last_inference_ns
+
+    def _was_let_go(self) -> bool:
+        """Return whether the arm was in BLIND or FAULT."""
+        return self.last is not None and self.last.mode >= Mode.BLIND
+
+
+class LiveController(Controller):
+    """A controller with a reference, an operator and clocks."""
+
+    def __init__(
+        self,
+        arm: Arm,
+        settings: ControllerSettings,
+        policy: Policy | None,
+        reference: ReferenceSource,
+        requests: Requests,
+        inference_budget_ns: int,
+    ) -> None:
+        """Make a controller, see `Controller`.
+
+        Args:
+            arm: The model of the robot.
+            settings: Of the loop.
+            policy: None for the nominal gains.
+            reference: What to follow.
+            requests: Of the operator; read once per tick.
+            inference_budget_ns: A policy that takes longer is late, and not heard.
+        """
+        super().__init__(arm, settings, policy, inference_budget_ns)
+        self.reference, self.requests = reference, requests
+        self._state: ArmState | None = None
+        self._now_ns = 0
+        self._stood_ns = 0
+        self._origin_ns: int | None = None
+        self._payload_kg = requests.payload_kg
+        self._was_held = False
+
+    def begin(self, state: ArmState, effort_nm: Array | None) -> Array:
+        """Begin at a state; return the effort, shape (n,), that the first command starts from."""
+        self.reference.begin(state)
+        self._state = state
+        self._now_ns, self._stood_ns, self._origin_ns = state.stamp_ns, 0, None
+        return super().begin(state, effort_nm)
+
+    def drive(
         self,
         states: Sequence[ArmState],
         now_ns: int,
+        *,
         is_fresh: bool,
         error: Cause = Cause.NONE,
         steady_ns: int | None = None,
@@ -173,9 +316,7 @@ class Driver:
         if self.requests.clear_context and self._may_clear():
             self.requests.clear_context = False
             if self.last is not None:  # else there is nothing to clear
-                self.loop.forget_context()
-                self._action, self._was_restarted = self.loop.nominal_action, True
-        self._inference_ns, self._seen = 0, []
+                self.clear_context()
         self._payload_kg = self.requests.payload_kg  # once: it may change at any time
         is_enabled = self.requests.is_enabled
         if self._was_let_go():
@@ -183,77 +324,51 @@ class Driver:
         if (states or is_fresh) and self._was_left(is_enabled):
             self.reference.rejoin(states[-1] if states else self._state)
         # Asked once: a new trajectory is for the next tick.
-        reference = self._look(states) if states else self.reference.at(now_ns)
-        state = self._state
+        stamps_ns = [state.stamp_ns for state in states] or [now_ns]
+        wanted = [self.reference.at(stamp_ns) for stamp_ns in stamps_ns]
+        self._state = states[-1] if states else self._state
         reset_fault = self.requests.reset_fault
         if reset_fault:  # one that comes from now on is for the next tick
             self.requests.reset_fault = False
+        self._was_held = not is_enabled
         health = Health(
             state_is_fresh=is_fresh,
-            reference_is_valid=reference is not None and is_enabled,
-            policy_is_on_time=self._inference_ns <= self._inference_budget_ns,
+            reference_is_valid=wanted[-1] is not None and is_enabled,
             error=error,
             reset_requested=reset_fault,
         )
-        self._was_held = not is_enabled
-        loop_ns = self._loop_ns(now_ns, steady_ns)
-        return self._act(state, reference or self._hold(state), now_ns, loop_ns, health)
-
-    def acting_effort(self, state: ArmState, effort_nm: Array | None) -> Array | None:
-        """Return what the motors give after a pause, shape (n,), or None if that is no matter.
-
-        A robot to which nobody speaks brakes, or keeps the last effort: the measured one tells.
-        If it says none, gravity's torque is what a braked arm needs. BLIND and FAULT go on from
-        their own effort: it fades, and nothing wakes it.
-        """
-        return None if self._was_let_go() else self.loop.acting_effort(state, effort_nm)
-
-    def resume(self, effort_nm: Array) -> None:
-        """Go on after a pause, limiting the rate from an effort, shape (n,); modes stay."""
-        self._effort_nm, self._was_resumed = effort_nm, True
-        self.loop.resume(effort_nm)
-
-    def rehearse(self, budget_ns: int) -> None:
-        """Ask the policy for nothing: what it needs is then in the caches when a tick asks it.
-
-        One that took longer than the budget when it was last asked is not: a tick would wait.
-        """
-        is_quick = 0 < self._last_inference_ns <= budget_ns
-        if self._policy is not None and self._window is not None and is_quick:
-            propose(self._policy, self._window, self.loop.gain_map.size)
+        seen = [
+            (state, reference or _hold(state))
+            for state, reference in zip(states or [self._state], wanted, strict=True)
+        ]
+        return self._tick(seen if states else [], seen[-1][1], now_ns, steady_ns, health)
 
     def fade(self, now_ns: int, steady_ns: int | None = None) -> Tick:
         """Return a tick of an arm that is being left alone: gravity torque, fading to zero."""
         assert self._state is not None
-        self._inference_ns, self._seen = 0, []
         health = Health(state_is_fresh=False)
-        loop_ns = self._loop_ns(now_ns, steady_ns)
-        return self._act(self._state, self._hold(self._state), now_ns, loop_ns, health)
+        return self._tick([], _hold(self._state), now_ns, steady_ns, health)
 
-    def _restart(self, state: ArmState, effort_nm: Array | None) -> Array:
-        self.reference.begin(state)
-        self._state, self._action = state, self.loop.nominal_action
-        self._now_ns, self._stood_ns, self._origin_ns = state.stamp_ns, 0, None
-        self._was_restarted = True
-        self._effort_nm = self.loop.reset(state, effort_nm)
-        return self._effort_nm
-
-    def _look(self, states: Sequence[ArmState]) -> Reference | None:
-        """Let states enter the window, ask the policy, and return what is wanted at the last."""
-        wanted: Reference | None = None
-        for state in states:
-            wanted = self.reference.at(state.stamp_ns)
-            reference = wanted or self._hold(state)
-            self._window = self.loop.observe(state, reference, self._payload_kg)
-            self._seen.append((state, reference))
-        self._state = states[-1]
-        if self._policy is not None and self._window is not None:
-            begin_ns = time.perf_counter_ns()
-            action = propose(self._policy, self._window, self.loop.gain_map.size)
-            self._inference_ns = self._last_inference_ns = time.perf_counter_ns() - begin_ns
-            self.num_policy_errors += action is None
-            self._action = without_proposal(self.loop) if action is None else action
-        return wanted
+    def _tick(
+        self,
+        seen: Sequence[tuple[ArmState, Reference]],
+        reference: Reference,
+        now_ns: int,
+        steady_ns: int | None,
+        health: Health,
+    ) -> Tick:
+        assert self._state is not None
+        return self.tick(
+            TickInputs(
+                now_ns=now_ns,
+                loop_ns=self._loop_ns(now_ns, steady_ns),
+                seen=seen,
+                state=self._state,
+                reference=reference,
+                payload_kg=self._payload_kg,
+                health=health,
+            )
+        )
 
     def _loop_ns(self, now_ns: int, steady_ns: int | None) -> int:
         """Return what the time is to the loop."""
@@ -267,38 +382,6 @@ class Driver:
             self._origin_ns = steady_ns - now_ns
         return steady_ns - self._origin_ns
 
-    def _act(
-        self,
-        state: ArmState,
-        reference: Reference,
-        now_ns: int,
-        loop_ns: int,
-        health: Health,
-    ) -> Tick:
-        step = self.loop.actuate(self._action, state, reference, loop_ns, health)
-        self.inference_ns[self.num_ticks % len(self.inference_ns)] = self._inference_ns
-        self.num_ticks += 1
-        self.num_stale += not health.state_is_fresh
-        self.num_moved += bool(step.decision.was_moved)
-        self.last = Tick(
-            now_ns,
-            loop_ns,
-            self._was_restarted,
-            self._was_resumed,
-            self._seen,
-            self._effort_nm,
-            state,
-            reference,
-            self._payload_kg,
-            self._action,
-            health,
-            step,
-            self._inference_ns,
-        )
-        self._was_restarted = self._was_resumed = False
-        self._effort_nm = step.effort_nm
-        return self.last
-
     def _was_left(self, is_enabled: bool) -> bool:
         """Return whether the reference has gone on while the arm did not follow it."""
         if self.last is None or self.last.mode < Mode.STOP:
@@ -307,14 +390,10 @@ class Driver:
         was_there = self.last.mode >= Mode.BLIND or self.last.health.reference_is_valid
         return was_there or (self._was_held and is_enabled)
 
-    def _was_let_go(self) -> bool:
-        """Return whether the arm was in BLIND or FAULT."""
-        return self.last is not None and self.last.mode >= Mode.BLIND
-
     def _may_clear(self) -> bool:
         """Clearing the context forgets no latched fault, no stop, and wakes no fading torque."""
         return self.last is None or self.last.mode < Mode.STOP
 
-    @staticmethod
-    def _hold(state: ArmState) -> Reference:
-        return Hold(np.asarray(state.q_rad)).at(0.0)
+
+def _hold(state: ArmState) -> Reference:
+    return Hold(np.asarray(state.q_rad)).at(0.0)

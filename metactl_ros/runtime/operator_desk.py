@@ -16,7 +16,7 @@ import numpy as np
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.dynamics.two_link import Arm, JointLimits
 from metactl_ros.runtime.context_clearing import ContextClearing
-from metactl_ros.runtime.controller import Driver, Tick
+from metactl_ros.runtime.controller import LiveController, Tick
 from metactl_ros.runtime.mode_report import explain, joint_of, text_of, TEXTS
 
 PATIENCE_S = 0.5
@@ -32,10 +32,12 @@ class Answer(NamedTuple):
 
 
 class OperatorDesk:
-    """Passes requests on to a driver, and waits for the ticks that take them."""
+    """Passes requests on to a controller, and waits for the ticks that take them."""
 
-    def __init__(self, driver: Driver, arm: Arm, is_driving: Callable[[], bool]) -> None:
-        self._driver, self._requests, self._arm = driver, driver.requests, arm
+    def __init__(
+        self, controller: LiveController, arm: Arm, is_driving: Callable[[], bool]
+    ) -> None:
+        self._controller, self._requests, self._arm = controller, controller.requests, arm
         self._is_driving = is_driving
         self._clearing = ContextClearing(self._requests)
 
@@ -62,7 +64,7 @@ class OperatorDesk:
         """Leave FAULT if all is well."""
         if not self._is_driving():
             return Answer(False, 'the controller does not drive: there is nothing to reset.')
-        last = self._driver.last
+        last = self._controller.last
         if last is not None and last.mode != Mode.FAULT:
             return Answer(True, f'no fault: {self._explain(last)}')
         self._requests.reset_fault = True
@@ -72,15 +74,16 @@ class OperatorDesk:
             return _not_taken()
         if tick.mode != Mode.FAULT:
             return Answer(True, f'left FAULT: {self._explain(tick)}')
+        doubt = Cause(int(self._controller.loop.doubts))
         still = '; '.join(
             f'{TEXTS[cause].happened} ({cause.name})'
-            for cause in obstacles(tick, self._arm.limits, Cause(int(self._driver.loop.doubts)))
+            for cause in obstacles(tick, self._arm.limits, doubt)
         )
         return Answer(False, f'still bad: {still}. {self._explain(tick)}')
 
     def clear_context(self) -> Answer:
         """Empty the window and warm up again."""
-        last = self._driver.last if self._is_driving() else None
+        last = self._controller.last if self._is_driving() else None
         is_taken, word = self._clearing.ask(last, time.monotonic_ns())
         if not is_taken:
             return Answer(False, word)
@@ -93,10 +96,10 @@ class OperatorDesk:
     def _tick_that_took(self, is_taken: Callable[[], bool]) -> Tick | None:
         """Return a tick that began after the request was made and taken; None if none came."""
         end_s = time.monotonic() + PATIENCE_S
-        last, num_after = self._driver.last, 0
+        last, num_after = self._controller.last, 0
         while time.monotonic() < end_s:
             time.sleep(LOOK_S)
-            tick = self._driver.last
+            tick = self._controller.last
             if tick is last or not is_taken():
                 last = tick
                 continue

@@ -13,7 +13,7 @@ def take_in(source: TrajectorySource, data: bytes, last: Tick | None, ros_now_ns
     """Let a source follow a trajectory from shortly after the last tick on.
 
     Args:
-        source: Of the driver that made the tick.
+        source: Of the controller that made the tick.
         data: The bytes of a trajectory_msgs/JointTrajectory.
         last: The last tick; None before the first.
         ros_now_ns: Now, on the clock of the trajectory's stamp.

@@ -201,7 +201,7 @@ def test_where_all_bear_one_stamp_order_tells_whose_a_command_is(judged, ticks, 
 
 def test_the_zeros_that_share_the_stamp_of_the_last_ticks_are_nobodys(judged):
     day = Day(None)
-    day.policy = lambda _: day.driver.loop.nominal_action
+    day.policy = lambda _: day.controller.loop.nominal_action
     day.go(30)
     day.go(15, sees=False, is_fresh=False)
     assert day.ticks[-1].step.effort_nm.all()
@@ -250,7 +250,7 @@ def test_commands_of_ticks_that_are_not_in_the_log_are_counted(judged, rows, kin
 def test_a_tick_that_was_left_out_is_a_gap_even_where_nothing_changes(judged):
     """As with the zeros of a fault: the tick after it limits its rate from the same effort."""
     day = Day(None)
-    day.policy = lambda _: day.driver.loop.nominal_action
+    day.policy = lambda _: day.controller.loop.nominal_action
     day.go(20)
     day.go(50, error=Cause.INTERNAL_ERROR)
     assert not day.ticks[60].step.effort_nm.any()

@@ -21,7 +21,7 @@ QUIET_TICKS, MUTE_TICKS, SOUND_TICKS = 70, 5, 75
 @pytest.fixture(scope='module')
 def logs():
     """Two runs from different places; the policy of the second one fails for a while."""
-    second = Day(lambda _: second.driver.loop.nominal_action, seed=4)
+    second = Day(lambda _: second.controller.loop.nominal_action, seed=4)
     second.go(QUIET_TICKS)
     second.is_mute = True
     second.go(MUTE_TICKS)

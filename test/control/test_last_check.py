@@ -113,10 +113,10 @@ def test_the_last_check_goes_on_from_what_it_sent(judged, ticks, rows):
 
 def test_after_a_pause_the_last_check_goes_on_from_what_acts_on_the_arm(judged):
     day = Day(None)
-    day.policy = lambda _: day.driver.loop.nominal_action
+    day.policy = lambda _: day.controller.loop.nominal_action
     day.go(30)
     acting = day.ticks[-1].step.effort_nm - np.array([90.0, 0.0])  # farther than one period leads
-    day.driver.resume(acting)
+    day.controller.resume(acting)
     day.go(30)
     result = judged(replaced_at(bag_of(day.ticks), 30, acting))
     assert result.sent.counts[STAMPED]['replaced'] == 1

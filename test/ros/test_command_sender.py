@@ -5,7 +5,7 @@
 import numpy as np
 import pytest
 from test_control_thread import breaks, each, MS, on_time, SECOND_NS, World
-from test_driver import BLIND, FAULT, NOMINAL, PERIOD_NS
+from test_controller import BLIND, FAULT, NOMINAL, PERIOD_NS
 
 from metactl_ros.control.modes import Cause
 from metactl_ros.runtime.control_thread import Command
@@ -118,7 +118,7 @@ def asked(world):
 def test_from_the_first_tick_in_fault_to_the_last_the_robot_should_brake():
     world = on_time()
     world.at(305 * MS, lambda: world.thread.report(Cause.CLOCK_MISMATCH))
-    world.at(505 * MS, lambda: setattr(world.driver.requests, 'reset_fault', True))
+    world.at(505 * MS, lambda: setattr(world.controller.requests, 'reset_fault', True))
     world.run(SECOND_NS)
     for ns, mode, must_brake in asked(world):
         assert must_brake == (mode == FAULT) == (310 * MS < ns < 510 * MS)
@@ -167,7 +167,7 @@ def test_a_fault_that_lasts_until_the_end_is_the_last_word():
 
 def test_after_an_error_the_robot_should_brake_and_after_a_clean_end_it_should_not():
     world = on_time()
-    world.at(305 * MS, lambda: setattr(world.driver, 'tick', breaks('out of order')))
+    world.at(305 * MS, lambda: setattr(world.controller, 'tick', breaks('out of order')))
     world.run(SECOND_NS)
     assert {b for ns, _, b in asked(world) if ns < 305 * MS} == {False}
     assert {b for ns, _, b in asked(world) if ns > 305 * MS + PERIOD_NS} == {True}

@@ -216,7 +216,7 @@ def test_it_looks_until_it_is_stopped(node):
 
 def test_an_outer_error_is_one_for_as_long_as_it_is_found_and_no_reset_helps():
     world = on_time()
-    requests = world.driver.requests
+    requests = world.controller.requests
     for at_ms, target, name, value in (
         (305, world.thread, 'outer_error', Cause.SECOND_SOURCE),
         (505, requests, 'reset_fault', True),

@@ -96,7 +96,7 @@ def cleared(policy, controller=CONTROLLER):
     day.requests.clear_context = True
     day.go(90)
     day.requests.clear_context = True
-    day.ticks.append(day.driver.tick([], day.ticks[-1].now_ns, is_fresh=True))
+    day.ticks.append(day.controller.drive([], day.ticks[-1].now_ns, is_fresh=True))
     day.go(60)
     assert sum(tick.was_restarted for tick in day.ticks) == 3
     return day.ticks
@@ -139,7 +139,7 @@ def test_the_context_is_cleared_at_most_once_a_second_and_whoever_asks_is_told()
     day.go(1)
     answers = []
     for number in range(250):  # 100 Hz
-        answers.append(clearing.ask(day.driver.last, 10**12 + number * PERIOD_NS))
+        answers.append(clearing.ask(day.controller.last, 10**12 + number * PERIOD_NS))
         day.go(1)
     assert [number for number, (is_done, _) in enumerate(answers) if is_done] == [0, 100, 200]
     assert sum(tick.was_restarted for tick in day.ticks) == 1 + 3
@@ -161,7 +161,7 @@ def test_an_arm_that_is_not_driven_has_no_context_to_clear(circumstance, mode):
     day.go(60)
     day.requests.is_enabled = circumstance is not None
     day.go(1, **(circumstance or {}))
-    found = ContextClearing(day.requests).ask(day.driver.last, 10**12)
+    found = ContextClearing(day.requests).ask(day.controller.last, 10**12)
     assert found == (False, f'not in {mode}: ask again once the arm is driven')
     assert not day.requests.clear_context
 
@@ -174,7 +174,7 @@ def test_clearing_the_context_forgets_no_count_of_the_modes():
         ride.warm()
         ride.requests.clear_context = True
         assert ride.tick().mode == WARMUP
-    assert (ride.tick_without_state().mode, ride.driver.last.cause) == (FAULT, Cause.FLAPPING)
+    assert (ride.tick_without_state().mode, ride.controller.last.cause) == (FAULT, Cause.FLAPPING)
 
 
 def test_clearing_the_context_waits_for_the_end_of_a_stop():

@@ -13,16 +13,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from test_driver import ARM, BLIND, Held, NOMINAL, PERIOD_NS, POSTURE, QUICK, Seen, WARMUP
+from test_controller import ARM, BLIND, Held, NOMINAL, PERIOD_NS, POSTURE, QUICK, Seen, WARMUP
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.runtime import control_thread as module
 from metactl_ros.runtime.control_thread import (
     ControlThread,
-    REHEARSAL_NS,
     Timing,
+    WARM_CACHE_NS,
 )
-from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.inbox import Arrival, Inbox
 from metactl_ros.signals import ArmState
 
@@ -45,8 +45,10 @@ TIMING = Timing(
 
 
 def make_thread(inbox, send, **changes):
-    driver = Driver(ARM, QUICK, Seen(), Held(), Requests(payload_kg=0.5), 10**12)
-    return ControlThread(driver, inbox, replace(TIMING, **changes), ARM.limits, send), driver
+    controller = LiveController(ARM, QUICK, Seen(), Held(), Requests(payload_kg=0.5), 10**12)
+    return ControlThread(
+        controller, inbox, replace(TIMING, **changes), ARM.limits, send
+    ), controller
 
 
 def arrival(now_ns, received_ns=None):
@@ -72,7 +74,7 @@ class World:
         self.sent = []
         self.sleeps_too_long_ns = self.send_takes_ns = self.take_takes_ns = 0
         self.inbox = Inbox()
-        self.thread, self.driver = make_thread(self.inbox, self.send, **changes)
+        self.thread, self.controller = make_thread(self.inbox, self.send, **changes)
         self.take, self.inbox.take = self.inbox.take, self.take_or_wait
 
     def at(self, moment_ns, event):
@@ -171,7 +173,7 @@ def test_a_tick_that_overslept_with_its_robot_waits_a_little_for_its_state(
     wakes_after_ms, is_blind
 ):
     asleep_ns, stall_ns = LEAD_NS + 49 * PERIOD_NS, 20 * MS
-    awake_ns = asleep_ns + PERIOD_NS - REHEARSAL_NS + stall_ns
+    awake_ns = asleep_ns + PERIOD_NS - WARM_CACHE_NS + stall_ns
     robot_ns = awake_ns + wakes_after_ms * MS
     world = World().arrives(*each(PERIOD_NS, asleep_ns), *each(PERIOD_NS, SECOND_NS, robot_ns))
     world.at(asleep_ns, lambda: setattr(world, 'sleeps_too_long_ns', stall_ns))
@@ -185,27 +187,27 @@ def test_a_tick_that_overslept_with_its_robot_waits_a_little_for_its_state(
 
 def test_every_state_reaches_the_driver_once_and_in_order():
     world = World().arrives(*each(3 * MS, SECOND_NS))
-    seen, tick = [], world.driver.tick
-    world.driver.tick = lambda states, *rest: seen.extend(states) or tick(states, *rest)
+    seen, tick = [], world.controller.drive
+    world.controller.drive = lambda states, *a, **b: seen.extend(states) or tick(states, *a, **b)
     world.run(SECOND_NS)
     assert [state.stamp_ns for state in seen] == list(each(3 * MS, SECOND_NS))
 
 
 def test_the_policy_rehearses_shortly_before_each_tick_that_is_not_late_already():
     world, heard = on_time(), []
-    world.driver.rehearse = lambda budget_ns: heard.append(world.now_ns)
-    late_ns = REHEARSAL_NS // 2
+    world.controller.warm_cache = lambda budget_ns: heard.append(world.now_ns)
+    late_ns = WARM_CACHE_NS // 2
     world.at(LEAD_NS + 49 * PERIOD_NS, lambda: setattr(world, 'sleeps_too_long_ns', late_ns))
     ticks = [ns for ns, _ in world.run(SECOND_NS).commands(SECOND_NS // 2)]
     assert len(ticks) == 50
-    assert heard == [ns - REHEARSAL_NS for ns in ticks]
+    assert heard == [ns - WARM_CACHE_NS for ns in ticks]
 
 
 def test_a_policy_that_fails_in_rehearsal_harms_nobody():
     world = on_time()
-    world.driver._policy = breaks('nothing to say')
+    world.controller._policy = breaks('nothing to say')
     assert world.run(SECOND_NS).thread.error is None
-    assert world.driver.num_policy_errors == len(world.commands(SECOND_NS))
+    assert world.controller.num_policy_errors == len(world.commands(SECOND_NS))
 
 
 def test_states_that_stop_make_the_arm_blind_when_they_are_too_old():
@@ -250,14 +252,14 @@ bad_efforts = st.lists(numbers, min_size=2, max_size=2).map(np.array) | st.sampl
 @given(plan=st.lists(st.none() | bad_efforts, max_size=40), on_states=st.booleans())
 def test_whatever_the_driver_wants_every_command_is_safe_and_a_bad_one_faults(plan, on_states):
     world = on_time(ticks_on_states=on_states)
-    actuate, wanted = world.driver.loop.actuate, iter(plan)
+    actuate, wanted = world.controller.loop.actuate, iter(plan)
 
     def bad_actuate(*inputs):
         step = actuate(*inputs)
         effort = next(wanted, None)
         return step if effort is None else step._replace(effort_nm=effort)
 
-    world.driver.loop.actuate = bad_actuate
+    world.controller.loop.actuate = bad_actuate
     world.run(SECOND_NS // 2)  # checks every command
     is_replaced = [
         c.effort_nm is not c.tick.step.effort_nm for _, c in world.commands(SECOND_NS // 2)
@@ -284,14 +286,14 @@ def test_efforts_are_checked_at_their_limits_and_not_before(beyond_nm):
 
 def test_a_violation_is_an_error_of_one_tick_which_a_reset_forgives():
     world = on_time()
-    actuate = world.driver.loop.actuate
-    world.at(305 * MS, lambda: setattr(world.driver.loop, 'actuate', bad_once))
+    actuate = world.controller.loop.actuate
+    world.at(305 * MS, lambda: setattr(world.controller.loop, 'actuate', bad_once))
 
     def bad_once(*inputs):
-        world.driver.loop.actuate = actuate
+        world.controller.loop.actuate = actuate
         return actuate(*inputs)._replace(effort_nm=np.full(2, np.nan))
 
-    world.at(505 * MS, lambda: setattr(world.driver.requests, 'reset_fault', True))
+    world.at(505 * MS, lambda: setattr(world.controller.requests, 'reset_fault', True))
     world.run(SECOND_NS)
     assert world.thread.num_checks_failed == 1
     modes = world.modes(SECOND_NS)
@@ -302,7 +304,7 @@ def test_a_violation_is_an_error_of_one_tick_which_a_reset_forgives():
 @pytest.mark.parametrize('on_states', [False, True])
 def test_an_error_in_the_driver_ends_control_with_a_ramp_to_zero(on_states):
     world = on_time(ticks_on_states=on_states)
-    world.at(0, lambda: setattr(world.driver, 'tick', breaks('out of order')))
+    world.at(0, lambda: setattr(world.controller, 'tick', breaks('out of order')))
     world.run(SECOND_NS)
     assert 'RuntimeError: out of order' in world.thread.error
     ramp = [np.maximum(np.abs(MEASURED_NM) - k * STEP_NM, 0.0) for k in range(1, 5)]
@@ -313,7 +315,7 @@ def test_an_error_in_the_driver_ends_control_with_a_ramp_to_zero(on_states):
 
 def test_an_error_before_anything_was_sent_sends_nothing():
     world = on_time()
-    world.driver.begin = breaks('no beginning')
+    world.controller.begin = breaks('no beginning')
     world.run(SECOND_NS)
     assert 'no beginning' in world.thread.error
     assert not world.sent
@@ -332,8 +334,8 @@ def test_a_stopped_thread_fades_and_ends_with_zero_and_without_error(on_states, 
 
 def test_an_error_while_fading_is_told_and_the_ramp_goes_on():
     world = on_time()
-    faders = iter([world.driver.fade] * 5)
-    world.driver.fade = lambda *now: next(faders, breaks('tired'))(*now)
+    faders = iter([world.controller.fade] * 5)
+    world.controller.fade = lambda *now: next(faders, breaks('tired'))(*now)
     world.run(SECOND_NS)
     assert 'tired' in world.thread.error
     fading = [c.tick for _, c in world.sent if c.tick and not c.tick.health.state_is_fresh]

@@ -24,7 +24,7 @@ from test_control_thread import (
     STEP_NM,
     World,
 )
-from test_driver import BLIND, NOMINAL, PERIOD_NS, WARMUP
+from test_controller import BLIND, NOMINAL, PERIOD_NS, WARMUP
 
 from metactl_ros.runtime import deadlines as module
 from metactl_ros.runtime.deadlines import (

@@ -15,7 +15,7 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.motion.limits import motion_limits
 from metactl_ros.motion.reference import Hold
 from metactl_ros.ros import parameters
-from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.joint_messages import (
     effort_doubt,
     find_joints,
@@ -224,19 +224,21 @@ def test_50000_fuzzed_commands_are_refused_or_give_finite_numbers():
 
 
 def test_50000_fuzzed_states_are_refused_by_name_and_drive_within_every_limit():
-    """Through parser, gate and driver as in the node, ten messages for each tick."""
+    """Through parser, gate and controller as in the node, ten messages for each tick."""
     rng, limits = np.random.default_rng(7), SETTINGS.arm.limits
     arm = replace(SETTINGS.arm, joint_names=JOINTS)
     gate = StateGate(arm, PERIOD_NS, state_timeout_ns=25_000_000)
     source = MotionSource(Hold(np.zeros(2)), motion_limits(arm))
-    driver = Driver(arm, SETTINGS.controller, None, source, Requests(payload_kg=0.5), 10**9)
-    before = driver.begin(ArmState(0, np.zeros(2), np.zeros(2)), None)
+    controller = LiveController(
+        arm, SETTINGS.controller, None, source, Requests(payload_kg=0.5), 10**9
+    )
+    before = controller.begin(ArmState(0, np.zeros(2), np.zeros(2)), None)
     most = np.array(limits.effort_nm)
     step = np.array(limits.effort_rate_nmps) * PERIOD_NS / 1e9 + 1e-9
     modes, complaints, states = set(), set(), []
     for number in range(1, 50_001):
         now_ns, found = number * PERIOD_NS // 10, fuzzed_message(rng)
-        if rng.random() < 0.8:
+        if rng.random() < 0.9:
             set_stamp(found.header.stamp, now_ns)
         try:
             states.append(gate.admit(read_joint_state(found, JOINTS), now_ns))
@@ -245,8 +247,8 @@ def test_50000_fuzzed_states_are_refused_by_name_and_drive_within_every_limit():
         if number % 10:
             continue
         states = [state for state in states if state is not None]
-        driver.requests.reset_fault = True  # or it would soon rest for good
-        tick = driver.tick(states, now_ns, is_fresh=bool(states))
+        controller.requests.reset_fault = True  # or it would soon rest for good
+        tick = controller.drive(states, now_ns, is_fresh=bool(states))
         effort, modes, states = tick.step.effort_nm, modes | {tick.mode}, []
         assert (np.abs(effort) <= most).all()  # NaN is not
         assert (np.abs(effort - before) <= step).all()

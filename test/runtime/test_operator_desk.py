@@ -20,7 +20,7 @@ class Desk(OperatorDesk):
     """A desk whose waiting lets the ride go on, or not."""
 
     def __init__(self, ride, monkeypatch, is_driving=True, ticks_until_s=10.0, **given):
-        super().__init__(ride.driver, ARM, lambda: is_driving)
+        super().__init__(ride.controller, ARM, lambda: is_driving)
         self.now_s = 0.0
 
         def sleep(duration_s):
@@ -45,11 +45,11 @@ def test_holding_and_enabling_are_answered_once_the_arm_does_so(ride, monkeypatc
     assert held.success
     assert held.message.startswith('holding: STOP (NO_REFERENCE): the operator holds the arm.')
     assert 'call ~/enable with true' in held.message
-    assert ride.driver.last.mode == STOP
+    assert ride.controller.last.mode == STOP
     enabled = desk.enable(is_wanted=True)
     assert enabled.success
     assert enabled.message.startswith('enabled: ')
-    assert ride.driver.last.mode < STOP
+    assert ride.controller.last.mode < STOP
 
 
 @pytest.mark.parametrize('is_wanted', [False, True])
@@ -70,10 +70,10 @@ def test_enabling_without_a_reference_succeeds_and_says_what_is_missing(ride, mo
 
 def test_a_stop_for_another_reason_is_not_taken_for_a_success(ride, monkeypatch):
     desk = Desk(ride, monkeypatch)
-    stopped = ride.driver.last.step._replace(
+    stopped = ride.controller.last.step._replace(
         modes=np.array(Mode.STOP), causes=np.array(Cause.OUTSIDE_LIMITS)
     )
-    monkeypatch.setattr(ride.driver.loop, 'actuate', lambda *_: stopped)
+    monkeypatch.setattr(ride.controller.loop, 'actuate', lambda *_: stopped)
     answer = desk.enable(is_wanted=True)
     assert not answer.success
     assert 'OUTSIDE_LIMITS' in answer.message
@@ -84,7 +84,7 @@ def test_a_reset_succeeds_only_if_the_fault_is_left(monkeypatch):
     good = Desk(ride, monkeypatch).reset_fault()
     assert good.success
     assert good.message.startswith('left FAULT: WARMUP (WINDOW_NOT_FULL)')
-    assert ride.driver.last.mode == WARMUP
+    assert ride.controller.last.mode == WARMUP
 
 
 def test_a_reset_in_vain_names_what_is_still_bad_and_what_it_was(monkeypatch):
@@ -93,7 +93,7 @@ def test_a_reset_in_vain_names_what_is_still_bad_and_what_it_was(monkeypatch):
     assert not bad.success
     assert bad.message.startswith('still bad: more than one publisher')
     assert '(SECOND_SOURCE). FAULT (INTERNAL_ERROR)' in bad.message
-    assert ride.driver.last.mode == FAULT
+    assert ride.controller.last.mode == FAULT
     ride.reference.is_missing = True
     assert '(NO_REFERENCE)' in Desk(ride, monkeypatch).reset_fault().message
 
@@ -109,7 +109,7 @@ def test_clearing_is_answered_once_the_window_is_empty(ride, monkeypatch):
     answer = Desk(ride, monkeypatch).clear_context()
     assert answer.success
     assert answer.message.startswith('cleared: WARMUP')
-    assert ride.driver.last.mode == WARMUP
+    assert ride.controller.last.mode == WARMUP
 
 
 def test_clearing_again_at_once_is_refused(ride, monkeypatch):

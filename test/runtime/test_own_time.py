@@ -14,7 +14,7 @@ from test_control_thread import (
     STEP_NM,
     World,
 )
-from test_driver import PERIOD_NS
+from test_controller import PERIOD_NS
 
 from metactl_ros.control.modes import Cause, Mode
 
@@ -57,8 +57,8 @@ def test_a_loop_begins_again_at_the_time_of_the_states_and_goes_on_by_the_steady
         now_ns = stamp_ns + 3  # the state is 3 ns old
         state, steady_ns = state_at(stamp_ns), steady_ns + PERIOD_NS
         if number == 2:
-            ride.driver.begin(state, None)
-        tick = ride.driver.tick([state], now_ns, is_fresh=True, steady_ns=steady_ns)
+            ride.controller.begin(state, None)
+        tick = ride.controller.drive([state], now_ns, is_fresh=True, steady_ns=steady_ns)
         times.append((tick.now_ns, tick.loop_ns))
     first_ns, second_ns = PERIOD_NS + 3, 6 * PERIOD_NS + 3
     assert times == [

@@ -22,7 +22,7 @@ from test_control_thread import (
     TIMEOUT_NS,
     World,
 )
-from test_driver import ARM, BLIND, GRAVITY_NM, NOMINAL, PERIOD_NS, POSTURE, QUICK, WARMUP
+from test_controller import ARM, BLIND, GRAVITY_NM, NOMINAL, PERIOD_NS, POSTURE, QUICK, WARMUP
 from tick_logs import ARM as DAY_ARM
 from tick_logs import Day, log_of, SETTINGS
 
@@ -36,7 +36,7 @@ from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.dynamics.two_link import gravity_torque, lump
 from metactl_ros.motion.reference import Hold
 from metactl_ros.replay.recompute import reproduce
-from metactl_ros.runtime.control_thread import REHEARSAL_NS
+from metactl_ros.runtime.control_thread import WARM_CACHE_NS
 from metactl_ros.runtime.inbox import Arrival
 from metactl_ros.signals import ArmState
 
@@ -74,7 +74,7 @@ class Nap(PausedWorld):
         others_come_ns=0,
     ):
         super().__init__()
-        self.back_ns = AWAY_NS + PERIOD_NS - REHEARSAL_NS + nap_ns
+        self.back_ns = AWAY_NS + PERIOD_NS - WARM_CACHE_NS + nap_ns
         self.measured_nm = measured_nm
         before, after = each(PERIOD_NS, AWAY_NS), each(PERIOD_NS, 6 * SECOND_NS)
         for ns in before:
@@ -91,7 +91,7 @@ class Nap(PausedWorld):
         self.at(self.back_ns, lambda: setattr(self, 'sleeps_too_long_ns', 0))
 
     def want(self, goal_rad):
-        self.driver.reference.held = Hold(POSTURE + np.array(goal_rad)).at(0.0)
+        self.controller.reference.held = Hold(POSTURE + np.array(goal_rad)).at(0.0)
 
     def braked(self, stamp_ns, received_ns):
         state = ArmState(stamp_ns, resting(stamp_ns).state.q_rad + 0.01, np.zeros(2))
@@ -114,13 +114,13 @@ def test_a_controller_that_was_away_is_blind_and_warms_up_with_the_newest_state_
     newest_ns = world.back_ns // PERIOD_NS * PERIOD_NS
     assert before.tick.mode == NOMINAL
     assert (after[0].tick.mode, after[0].tick.cause) == (BLIND, Cause.STALE_STATE)
-    assert after[0].late_ns == nap_ns - REHEARSAL_NS
+    assert after[0].late_ns == nap_ns - WARM_CACHE_NS
     assert [state.stamp_ns for state, _ in after[0].tick.seen] == [newest_ns]
     assert [c.tick.mode for c in after[1:6]] == [WARMUP] * 4 + [NOMINAL]
-    (joined_ns,) = world.driver.reference.rejoined
+    (joined_ns,) = world.controller.reference.rejoined
     assert joined_ns == after[1].tick.state.stamp_ns >= newest_ns
     phase = newest_ns / SECOND_NS % HORIZON_S / HORIZON_S
-    (window, *_) = (w for w in world.driver._policy.windows if w[-1, 10] == phase)
+    (window, *_) = (w for w in world.controller._policy.windows if w[-1, 10] == phase)
     assert window[:, 10].tolist() == [phase] * len(window)  # nothing from before
 
 
@@ -131,7 +131,7 @@ def test_a_tick_may_be_late_by_the_timeout_of_the_states(late_ns, is_blind):
     with world.in_its_time():
         first, second = world.take()
         world.thread._newest = first
-        world.thread._effort_nm = world.driver.begin(first.state, first.effort_nm)
+        world.thread._effort_nm = world.controller.begin(first.state, first.effort_nm)
         world.thread._tick([second], PERIOD_NS, late_ns)
     assert (world.sent[0][1].tick.mode == BLIND) is is_blind
 
@@ -180,7 +180,7 @@ def test_after_a_short_pause_the_effort_goes_on_as_far_as_the_rate_leads_meanwhi
 
 def test_after_a_pause_no_effort_is_larger_than_what_is_asked_from_the_blended_reference():
     world = Nap(300 * MS)
-    source = world.driver.reference
+    source = world.controller.reference
     source.rejoin = lambda state: setattr(source, 'held', Hold(state.q_rad).at(0.0))
     before, after = world.wake()
     warming = [c for c in after if c.tick.mode != NOMINAL]
@@ -203,21 +203,21 @@ def test_a_pause_does_not_wake_the_torque_of_a_blind_or_faulty_arm(error):
 
 def test_an_effort_that_is_no_number_is_not_gone_on_from():
     world = Nap(300 * MS)
-    world.driver.acting_effort = lambda *_: np.array([np.nan, 0.0])
+    world.controller.acting_effort = lambda *_: np.array([np.nan, 0.0])
     before, after = world.wake()
     np.testing.assert_array_equal(after[0].tick.effort_before_nm, before.effort_nm)
 
 
 def test_an_effort_beyond_its_limit_is_gone_on_from_no_further_than_that():
     world = Nap(300 * MS)
-    world.driver.acting_effort = lambda *_: np.array([1e9, -1e9])
+    world.controller.acting_effort = lambda *_: np.array([1e9, -1e9])
     _, after = world.wake()  # checks every command
     np.testing.assert_allclose(after[0].tick.effort_before_nm, MOST_NM * [1, -1], atol=1e-8)
 
 
 def test_a_context_cleared_during_a_pause_is_cleared_from_what_the_robot_measures():
     world = Nap(300 * MS)
-    world.at(AWAY_NS + MS, lambda: setattr(world.driver.requests, 'clear_context', True))
+    world.at(AWAY_NS + MS, lambda: setattr(world.controller.requests, 'clear_context', True))
     _, after = world.wake()
     assert (after[0].tick.was_restarted, after[0].tick.was_resumed) == (True, True)
     np.testing.assert_array_equal(after[0].tick.effort_before_nm, BRAKED_NM)
@@ -228,7 +228,7 @@ def test_after_a_pause_an_estimator_begins_anew():
     day = Day(policy, controller=controller)
     day.go(60)
     assert day.ticks[-1].step.estimate_nm.any()
-    day.driver.resume(day.ticks[-1].step.effort_nm)
+    day.controller.resume(day.ticks[-1].step.effort_nm)
     day.go(1, is_fresh=False)
     assert not day.ticks[-1].step.estimate_nm.any()
 
@@ -239,10 +239,10 @@ def test_after_a_pause_the_evidence_of_before_does_not_count(is_paused, mode):
     often = round(QUICK.guard.persistence_s * SECOND_NS / PERIOD_NS) - 1
     for number in range(2 * often):
         if is_paused and number == often:
-            ride.driver.resume(ride.driver.last.step.effort_nm)
+            ride.controller.resume(ride.controller.last.step.effort_nm)
         q_rad = POSTURE + np.array([number * speed * PERIOD_NS / SECOND_NS, 0.0])
         state = ArmState(ride.now_ns, q_rad, np.array([speed, 0.0]))
-        tick = ride.driver.tick([state], ride.now_ns, is_fresh=True)
+        tick = ride.controller.drive([state], ride.now_ns, is_fresh=True)
         ride.now_ns += PERIOD_NS
     assert tick.mode == mode
 
@@ -253,18 +253,18 @@ def away_while_deciding(pause_ns, **changes):
     world.thread._tell = told.append
     for ns in each(PERIOD_NS, 2 * SECOND_NS):
         world.at(ns, lambda ns=ns: world.inbox.put(resting(ns)))
-    tick = world.driver.tick
+    tick = world.controller.drive
 
-    def slow_tick(*inputs):
-        decided = tick(*inputs)
+    def slow_tick(*inputs, **known):
+        decided = tick(*inputs, **known)
         if AWAY_NS <= world.now_ns < AWAY_NS + MS:
             world.go_on_until(world.now_ns + pause_ns)
         return decided
 
-    world.driver.tick = slow_tick
+    world.controller.drive = slow_tick
     world.thread.deadlines.next_ns = 0  # which only a tick on deadlines changes
     goal = Hold(POSTURE + 0.3).at(0.0)
-    world.at(AWAY_NS - MS, lambda: setattr(world.driver.reference, 'held', goal))
+    world.at(AWAY_NS - MS, lambda: setattr(world.controller.reference, 'held', goal))
     world.run(AWAY_NS + pause_ns + 9 * PERIOD_NS)
     return world, told
 
@@ -331,7 +331,7 @@ def test_in_simulated_time_nobody_is_late():
 def test_a_run_with_a_pause_is_computed_again_to_the_bit():
     day = Day(lambda window: np.tanh(window[-1, :8]))
     day.go(120)
-    day.driver.resume(np.array([33.0, -7.0]))
+    day.controller.resume(np.array([33.0, -7.0]))
     day.go(1, is_fresh=False)
     day.go(120)
     log = log_of(day.ticks)

@@ -21,7 +21,7 @@ from test_control_thread import (
     MS,
     SECOND_NS,
 )
-from test_driver import PERIOD_NS
+from test_controller import PERIOD_NS
 
 from metactl_ros.runtime import control_thread as module
 from metactl_ros.runtime.inbox import Inbox, INBOX_SIZE
@@ -89,13 +89,13 @@ def test_from_a_thread_that_hangs_the_arm_is_taken_and_brought_to_rest(on_states
     monkeypatch.setattr(module, 'HANGS_AFTER', 4)
     sent, inbox, hang = queue.Queue(), Inbox(), Hang()
     timing = {'ticks_on_states': on_states, 'state_timeout_ns': 60 * SECOND_NS}
-    thread, driver = make_thread(inbox, sent.put, **timing)
+    thread, controller = make_thread(inbox, sent.put, **timing)
     thread.start()
     commands = []
     for k in range(10):
         inbox.put(arrival(k * PERIOD_NS, time.monotonic_ns()))
         commands.append(sent.get(timeout=60.0))
-    driver._policy = hang
+    controller._policy = hang
     inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
     assert hang.has_begun.wait(60.0)
     thread.stop()
@@ -135,12 +135,12 @@ class Computes(Hang):
 def test_a_tick_that_hangs_for_a_while_is_replaced_and_goes_on_as_a_blind_arm(on_states, kind):
     sent, inbox, hang = queue.Queue(), Inbox(), kind()
     timing = {'ticks_on_states': on_states, 'state_timeout_ns': 60 * SECOND_NS}
-    thread, driver = make_thread(inbox, sent.put, **timing)
+    thread, controller = make_thread(inbox, sent.put, **timing)
     commands = ride(inbox, sent, thread, 10)
-    policy, driver._policy = driver._policy, hang
+    policy, controller._policy = controller._policy, hang
     inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
     assert hang.has_begun.wait(60.0)
-    driver._policy = policy
+    controller._policy = policy
     while commands[-1].tick is not None or commands[-1].effort_nm.any():
         commands.append(sent.get(timeout=60.0))
     assert thread.error is None  # it has been replaced, not given up
@@ -185,9 +185,9 @@ def test_a_thread_that_hangs_in_telling_is_replaced_as_well():
 
 def test_a_thread_that_is_stopped_when_it_comes_back_ends_with_zero():
     sent, inbox, hang = queue.Queue(), Inbox(), Hang()
-    thread, driver = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
+    thread, controller = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
     commands = ride(inbox, sent, thread, 10)
-    driver._policy = hang
+    controller._policy = hang
     inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
     assert hang.has_begun.wait(60.0)
     while commands[-1].tick is not None:
@@ -205,9 +205,9 @@ def test_a_thread_that_is_stopped_when_it_comes_back_ends_with_zero():
 def test_an_error_in_standing_in_is_told_and_the_arm_is_taken_all_the_same(monkeypatch):
     monkeypatch.setattr(module, 'HANGS_AFTER', 20)
     sent, inbox, hang = queue.Queue(), Inbox(), Hang()
-    thread, driver = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
+    thread, controller = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
     ride(inbox, sent, thread, 10)
-    driver._policy = hang
+    controller._policy = hang
     inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
     assert hang.has_begun.wait(60.0)
     thread._send = breaks('nobody listens')

@@ -8,8 +8,8 @@ from rides import ARM, BLIND, NOMINAL, PERIOD_NS, Ride, state_at, STOP, WARMUP
 def test_an_arm_that_was_stopped_joins_its_reference_again():
     ride = Ride().warm()
     outside = state_at(ride.now_ns, [ARM.limits.position_rad[0] + 0.01, 0.0])
-    assert ride.driver.tick([outside], ride.now_ns, is_fresh=True).mode == STOP
-    ride.effort = ride.driver.last.step.effort_nm
+    assert ride.controller.drive([outside], ride.now_ns, is_fresh=True).mode == STOP
+    ride.effort = ride.controller.last.step.effort_nm
     ride.now_ns += PERIOD_NS
     assert not ride.reference.rejoined
     assert ride.tick().mode < STOP
@@ -29,7 +29,7 @@ def test_a_blind_arm_rejoins_at_the_newest_state_and_sees_no_other():
     ride = Ride().warm()
     ride.tick_without_state()
     states = [state_at(ride.now_ns + k) for k in range(3)]
-    tick = ride.driver.tick(states, ride.now_ns + 2, is_fresh=True)
+    tick = ride.controller.drive(states, ride.now_ns + 2, is_fresh=True)
     assert [state for state, _ in tick.seen] == states[-1:]
     assert ride.reference.rejoined == [states[-1].stamp_ns]
 
@@ -47,7 +47,7 @@ def test_a_stopped_arm_that_is_seen_remembers_every_state():
     ride.requests.is_enabled = False
     ride.tick()
     states = [state_at(ride.now_ns + k) for k in range(3)]
-    tick = ride.driver.tick(states, ride.now_ns + 2, is_fresh=True)
+    tick = ride.controller.drive(states, ride.now_ns + 2, is_fresh=True)
     assert (tick.mode, [state for state, _ in tick.seen]) == (STOP, states)
 
 

@@ -10,7 +10,7 @@ from tick_logs import Day
 from trajectories import cdr_of, point, trajectory
 
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.runtime.controller import Driver, Requests
+from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.joint_messages import MessageError
 from metactl_ros.runtime.reference_source import TrajectorySource
 from metactl_ros.runtime.trajectory_intake import take_in
@@ -27,26 +27,27 @@ class Arm:
         self.source = TrajectorySource(ARM.joint_names, LIMITS)
         self.requests = Requests(payload_kg=0.0)
         settings = (ARM, SETTINGS.controller, None, self.source, self.requests, BUDGET_NS)
-        self.driver = Driver(*settings)
+        self.controller = LiveController(*settings)
         self.plant = Rk4Arm(ARM, SETTINGS.plant.friction, SETTINGS.controller.law.rate_hz)
         rest = {'qd_radps': np.zeros(2), 'memory_nm': np.zeros(2)}
         world = {'payload_kg': np.zeros(()), 'tau_z_s': np.full((), 2.0)}
         start = PlantStart(q_rad=POSTURE, **rest, **world, noise_seed=np.zeros((), dtype=int))
         self.state = self.plant.reset(start)
-        self.driver.begin(self.state, None)
+        self.controller.begin(self.state, None)
 
     def go(self, num_ticks, *, sees=True, error=Cause.NONE):
         """Tick; return the ticks."""
         ticks = []
         for _ in range(num_ticks):
             states = [self.state] if sees else []
-            ticks.append(self.driver.tick(states, self.state.stamp_ns, sees, error))
+            now_ns = self.state.stamp_ns
+            ticks.append(self.controller.drive(states, now_ns, is_fresh=sees, error=error))
             self.state, error = self.plant.step(ticks[-1].step.effort_nm), Cause.NONE
         return ticks
 
     def follow(self, *points):
         data = cdr_of(trajectory(*points, names=ARM.joint_names))
-        take_in(self.source, data, self.driver.last, 0)
+        take_in(self.source, data, self.controller.last, 0)
 
 
 def jumps(ticks):
@@ -100,7 +101,7 @@ def test_a_fault_can_be_reset_where_trajectories_are_followed_and_then_nothing_m
 @pytest.mark.parametrize('num_blind', [3, 15, 30])
 def test_an_arm_that_fell_is_caught_without_a_step_of_its_reference(num_blind):
     day = Day(None)
-    day.policy = lambda window: day.driver.loop.nominal_action
+    day.policy = lambda window: day.controller.loop.nominal_action
     day.go(150)
     day.go(num_blind, sees=False, is_fresh=False)
     caught = len(day.ticks)

@@ -31,7 +31,7 @@ from rides import (
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, HEALTHY
 from metactl_ros.runtime import controller as module
-from metactl_ros.runtime.controller import Driver, Requests, with_full_window
+from metactl_ros.runtime.controller import LiveController, Requests, with_full_window
 from metactl_ros.runtime.reference_source import MotionSource
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode
@@ -57,18 +57,18 @@ def test_an_arm_driven_tick_by_tick_gets_the_efforts_of_the_simulation_to_the_bi
 
     requests = Requests(payload_kg=float(episode.payload_estimate_kg))
     source = MotionSource(episode.reference, LIMITS)
-    driver = Driver(ARM, SETTINGS.controller, policy, source, requests, 10**12)
+    controller = LiveController(ARM, SETTINGS.controller, policy, source, requests, 10**12)
     state, ticks = plant.reset(episode.start), []
-    driver.begin(state, None)
+    controller.begin(state, None)
     for _ in range(200):
         if rehearses:
-            driver.rehearse(10**12)
-        ticks.append(driver.tick([state], state.stamp_ns, is_fresh=True))
+            controller.warm_cache(10**12)
+        ticks.append(controller.drive([state], state.stamp_ns, is_fresh=True))
         state = plant.step(ticks[-1].step.effort_nm)
     np.testing.assert_array_equal([tick.step.effort_nm for tick in ticks], log.effort_nm)
     np.testing.assert_array_equal([tick.mode for tick in ticks], log.modes)
     assert [tick.mode for tick in ticks] == [WARMUP] * 50 + [NOMINAL] * 150
-    assert driver.num_moved == log.was_moved.sum() > 0
+    assert controller.num_moved == log.was_moved.sum() > 0
     assert {tick.health for tick in ticks} == {HEALTHY}
 
 
@@ -100,30 +100,30 @@ def test_a_tick_tells_what_it_saw_and_decided():
     assert tick.mode == int(tick.step.modes) == NOMINAL
     assert tick.health == HEALTHY
     assert ride.policy.windows[-1][:, 8].tolist() == [0.5] * NUM_ROWS
-    assert ride.driver.num_ticks == NUM_ROWS + 2
+    assert ride.controller.num_ticks == NUM_ROWS + 2
 
 
 def test_a_policy_rehearses_unless_that_took_too_long_or_it_was_never_asked():
     policy = Seen()
-    driver = Driver(ARM, QUICK, policy, Held(), Requests(payload_kg=0.0), BUDGET_NS)
-    driver.begin(state_at(0), None)
-    driver.rehearse(10**12)
+    controller = LiveController(ARM, QUICK, policy, Held(), Requests(payload_kg=0.0), BUDGET_NS)
+    controller.begin(state_at(0), None)
+    controller.warm_cache(10**12)
     assert not policy.windows
-    driver.tick([state_at(0)], 0, is_fresh=True)
-    driver.tick([], PERIOD_NS, is_fresh=True)  # nothing came: the policy is not asked
-    driver.rehearse(0)
+    controller.drive([state_at(0)], 0, is_fresh=True)
+    controller.drive([], PERIOD_NS, is_fresh=True)  # nothing came: the policy is not asked
+    controller.warm_cache(0)
     assert len(policy.windows) == 1
-    driver.rehearse(10**12)
+    controller.warm_cache(10**12)
     assert len(policy.windows) == 2
 
 
 def test_without_a_policy_the_nominal_gains_are_nominal():
-    driver = Driver(ARM, QUICK, None, Held(), Requests(payload_kg=0.0), BUDGET_NS)
-    driver.begin(state_at(0), None)
+    controller = LiveController(ARM, QUICK, None, Held(), Requests(payload_kg=0.0), BUDGET_NS)
+    controller.begin(state_at(0), None)
     for k in range(NUM_ROWS + 1):
-        tick = driver.tick([state_at(k * PERIOD_NS)], k * PERIOD_NS, is_fresh=True)
+        tick = controller.drive([state_at(k * PERIOD_NS)], k * PERIOD_NS, is_fresh=True)
     assert tick.mode == NOMINAL
-    np.testing.assert_array_equal(tick.action, driver.loop.nominal_action)
+    np.testing.assert_array_equal(tick.action, controller.loop.nominal_action)
     assert tick.inference_ns == 0
 
 
@@ -152,7 +152,7 @@ def test_a_missing_but_still_fresh_state_is_acted_upon_with_the_reference_of_now
 def test_a_state_older_than_now_is_acted_upon_with_the_reference_of_its_stamp():
     ride = Ride().warm()
     state = state_at(ride.now_ns)
-    ride.driver.tick([state], ride.now_ns + 3_000_000, is_fresh=True)
+    ride.controller.drive([state], ride.now_ns + 3_000_000, is_fresh=True)
     assert ride.reference.asked.count(state.stamp_ns) == 1  # it may be another the second time
     assert ride.reference.asked[-1] == state.stamp_ns
 
@@ -181,7 +181,7 @@ def test_a_policy_that_fails_is_replaced_in_the_same_tick_and_heard_again_later(
     tick = ride.tick()
     assert tick.mode == FALLBACK
     assert has_nominal_gains(tick)
-    assert ride.driver.num_policy_errors == num_errors
+    assert ride.controller.num_policy_errors == num_errors
     answers = Seen()
     assert [ride.tick().mode for _ in range(3)] == [FALLBACK, FALLBACK, NOMINAL]
 
@@ -201,15 +201,15 @@ def test_a_policy_is_late_beyond_its_budget(monkeypatch, took_ns, mode):
     tick = ride.tick()
     assert (tick.mode, tick.inference_ns) == (mode, took_ns)
     assert has_nominal_gains(tick) == (mode == FALLBACK)
-    assert ride.driver.inference_ns[ride.driver.num_ticks - 1] == took_ns
+    assert ride.controller.inference_ns[ride.controller.num_ticks - 1] == took_ns
 
 
 def test_the_oldest_inference_times_make_room():
     ride = Ride()
-    ride.driver.inference_ns = np.full(3, -1)
+    ride.controller.inference_ns = np.full(3, -1)
     ticks = [ride.tick() for _ in range(4)]
     expected = [ticks[k].inference_ns for k in (3, 1, 2)]
-    assert ride.driver.inference_ns.tolist() == expected
+    assert ride.controller.inference_ns.tolist() == expected
 
 
 def test_a_missing_reference_stops_the_arm_where_it_is():
@@ -253,7 +253,7 @@ def test_a_reset_is_consumed_by_one_tick():
 
 
 class Impatient:
-    """Requests of an operator who asks for a reset just after the driver has looked."""
+    """Requests of an operator who asks for a reset just after the controller has looked."""
 
     payload_kg, is_enabled, clear_context = 0.5, True, False
 
@@ -307,8 +307,8 @@ def test_clearing_what_has_not_yet_begun_changes_nothing():
 def test_a_second_run_does_not_go_on_from_the_last_effort_of_the_first():
     ride = Ride().warm()
     ride.requests.clear_context = True
-    ride.effort = ride.driver.begin(state_at(ride.now_ns), np.array([-100.0, 50.0]))
-    assert ride.driver.last is None
+    ride.effort = ride.controller.begin(state_at(ride.now_ns), np.array([-100.0, 50.0]))
+    assert ride.controller.last is None
     ride.tick()
 
 
@@ -338,10 +338,12 @@ def test_states_that_come_together_enter_the_window_as_if_they_had_come_one_by_o
     one_by_one, together = Seen(), Seen()
     ways = ((one_by_one, [[state] for state in states]), (together, [states[:3], states[3:]]))
     for policy, batches in ways:
-        driver = Driver(ARM, QUICK, policy, Held(), Requests(payload_kg=0.5), BUDGET_NS)
-        driver.begin(states[0], None)
+        controller = LiveController(
+            ARM, QUICK, policy, Held(), Requests(payload_kg=0.5), BUDGET_NS
+        )
+        controller.begin(states[0], None)
         for batch in batches:
-            tick = driver.tick(batch, batch[-1].stamp_ns, is_fresh=True)
+            tick = controller.drive(batch, batch[-1].stamp_ns, is_fresh=True)
             assert tick.state is batch[-1]
     assert len(together.windows) == 2
     np.testing.assert_array_equal(together.windows[0], one_by_one.windows[2])
@@ -350,16 +352,18 @@ def test_states_that_come_together_enter_the_window_as_if_they_had_come_one_by_o
 
 def test_an_arm_that_is_left_alone_fades_to_zero_and_asks_no_policy():
     ride = Ride().warm()
-    ride.driver.inference_ns[:] = -1
+    ride.controller.inference_ns[:] = -1
     efforts = []
     for _ in range(22):
-        tick = ride._checked(ride.driver.fade(ride.now_ns))
+        tick = ride._checked(ride.controller.fade(ride.now_ns))
         assert (tick.mode, tick.inference_ns) == (BLIND, 0)
         np.testing.assert_array_equal(tick.reference.q_rad, POSTURE)
         efforts.append(tick.step.effort_nm / GRAVITY_NM)
     expected = np.maximum(1.0 - np.arange(22) / 20.0, 0.0)
     np.testing.assert_allclose(efforts, np.stack([expected, expected], axis=1), atol=1e-9)
-    assert ride.driver.inference_ns[NUM_ROWS + 1 : ride.driver.num_ticks].tolist() == [0] * 22
+    assert (
+        ride.controller.inference_ns[NUM_ROWS + 1 : ride.controller.num_ticks].tolist() == [0] * 22
+    )
 
 
 def test_a_tick_tells_all_it_was_made_from():
@@ -369,11 +373,11 @@ def test_a_tick_tells_all_it_was_made_from():
     assert [first.was_restarted, second.was_restarted] == [True, False]
     np.testing.assert_array_equal(first.effort_before_nm, start)
     assert second.effort_before_nm is first.step.effort_nm
-    late = ride.driver.tick([state_at(25), state_at(30)], 31, True)
+    late = ride.controller.drive([state_at(25), state_at(30)], 31, is_fresh=True)
     assert [state.stamp_ns for state, _ in late.seen] == [25, 30]
     assert all(reference is ride.reference.held for _, reference in late.seen)
     assert not ride.tick_without_state().seen
-    assert not ride.driver.fade(40).seen
+    assert not ride.controller.fade(40).seen
     assert (late.now_ns, late.loop_ns) == (31, PERIOD_NS)  # the loop was never told to go back
 
 
