@@ -5,13 +5,13 @@
 import dataclasses
 from importlib import metadata
 import json
-import os
 from pathlib import Path
 import platform
 import subprocess
 import sys
 from typing import Any
 
+from metactl_ros.files import write_atomically
 from metactl_ros.settings import Settings
 
 SOURCES = ('metactl_ros', 'training', 'config')
@@ -24,13 +24,7 @@ def write_json(path: Path, value: object) -> None:
     NaN and infinity are refused: they are not JSON, and a result that holds one is not a result.
     """
     text = json.dumps(value, indent=2, allow_nan=False) + '\n'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f'.{path.name}.{os.getpid()}.partial')
-    with partial.open('w', encoding='utf-8') as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_atomically(path, text)
 
 
 def provenance(settings: Settings) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import yaml
 
 from metactl_ros.config import shown
 from metactl_ros.errors import ConfigError
-from metactl_ros.regular_file import read_at_most
+from metactl_ros.files import read_at_most
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 20

@@ -10,9 +10,8 @@ from mcap.stream_reader import StreamReader
 from rosbags.highlevel import AnyReader
 import yaml
 
-from metactl_ros.bag.message_definitions import MessageDefinition
-from metactl_ros.bag.metadata import BagTopic
-from metactl_ros.bag.writer import BagMessage, BagWriter
+from metactl_ros.bag.topics import MessageDefinition
+from metactl_ros.bag.writer import BagTopic, BagWriter, ReceivedMessage
 
 SECOND = 1_000_000_000
 START_NS = 1_800_000_000 * SECOND
@@ -40,7 +39,7 @@ def a_message(number, *, topic=TALK, period_ns=10_000_000, num_bytes=0):
     text = f'{number}'.ljust(num_bytes, '.').encode() + b'\0'
     data = b'\0\1\0\0' + len(text).to_bytes(4, 'little') + text
     log_time_ns = START_NS + number * period_ns
-    return BagMessage(topic, data, log_time_ns, log_time_ns - 1000, number)
+    return ReceivedMessage(topic, data, log_time_ns, log_time_ns - 1000, number)
 
 
 def write_bag(folder, messages):

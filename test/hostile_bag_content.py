@@ -12,7 +12,7 @@ from hostile_mcap import nth, pick
 import numpy as np
 from recordings import read, STORE, write_own, write_raw_mcap
 
-from metactl_ros.bag.shield_names import SHIELD_NAMES
+from metactl_ros.bag.topics import SHIELD_NAMES
 
 TELEMETRY = tuple(
     f'/controller/{n}' for n in ('shield', 'reference', 'feedback', 'output', 'gains')

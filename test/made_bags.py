@@ -10,8 +10,8 @@ from rosbags.typesys import get_typestore, Stores
 from tick_logs import ARM, Day, SETTINGS, shield_row
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
-from metactl_ros.bag.reader import RawMessage
-from metactl_ros.bag.shield_names import SHIELD_NAMES
+from metactl_ros.bag.reader import BagMessage
+from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 STORE = get_typestore(Stores.ROS2_JAZZY)
@@ -147,7 +147,7 @@ def make(type_name, **fields):
 def raw(topic, type_name, publish_ns, number, **fields):
     """Return a message that a recorder receives a moment after it was published."""
     data = bytes(STORE.serialize_cdr(make(type_name, **fields), type_name))
-    return RawMessage(topic, type_name, publish_ns + MS // 10, data, publish_ns, number)
+    return BagMessage(topic, type_name, publish_ns + MS // 10, data, publish_ns, number)
 
 
 def doctored(rows, topic, change, numbers):

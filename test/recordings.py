@@ -12,11 +12,10 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import get_typestore, Stores
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
-from metactl_ros.bag.message_definitions import load_definition
-from metactl_ros.bag.metadata import BagTopic
 from metactl_ros.bag.reader import BagError, read_bag
 from metactl_ros.bag.tick_log import read_ticks
-from metactl_ros.bag.writer import BagMessage, BagWriter
+from metactl_ros.bag.topics import load_definition
+from metactl_ros.bag.writer import BagTopic, BagWriter, ReceivedMessage
 from metactl_ros.processes import running, Setup
 from metactl_ros.ros.loopback import loopback_environment
 
@@ -117,7 +116,7 @@ def write_own(bag, messages):
     for topic, type_name, log_time_ns, data, *rest in messages:
         if topic not in topics:
             topics[topic] = BagTopic(topic, load_definition(type_name))
-        writer.write(BagMessage(topics[topic], data, log_time_ns, *rest))
+        writer.write(ReceivedMessage(topics[topic], data, log_time_ns, *rest))
     writer.close()
     return bag
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pytest
 import yaml
 
-from metactl_ros import regular_file
+from metactl_ros import files
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import share_directory
 from metactl_ros.strict_yaml import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
@@ -194,7 +194,7 @@ def test_a_file_that_would_wait_for_more_is_refused(tmp_path, monkeypatch):
     """As /proc/kmsg, which only root may read."""
     path = tmp_path / 'a.yaml'
     path.touch()
-    monkeypatch.setattr(regular_file.os, 'fdopen', lambda *_: nullcontext(Waiting()))
+    monkeypatch.setattr(files.os, 'fdopen', lambda *_: nullcontext(Waiting()))
     with pytest.raises(ConfigError, match='has nothing to read'):
         read_yaml(path)
 

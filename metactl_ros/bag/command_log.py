@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.bag.cdr import CdrError, read_joint_state
-from metactl_ros.bag.reader import RawMessage, read_bag
+from metactl_ros.bag.reader import BagMessage, read_bag
 from metactl_ros.signals import Array
 
 STAMPED = 'joint_commands'
@@ -85,12 +85,12 @@ def command_topics(namespace: str) -> tuple[str, str]:
 
 
 def commands_of(
-    messages: Iterable[RawMessage], topic: str, joint_names: Sequence[str]
+    messages: Iterable[BagMessage], topic: str, joint_names: Sequence[str]
 ) -> CommandLog:
     """Return the messages of one command topic."""
     kind = next(kind for kind in TYPES if topic.endswith(f'/{kind}'))
     read = _read_stamped if kind == STAMPED else _read_forward
-    rows: list[tuple[RawMessage, _Command]] = []
+    rows: list[tuple[BagMessage, _Command]] = []
     num_unreadable = 0
     for message in messages:
         if message.topic != topic:

@@ -1,55 +1,133 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of a bag as bytes, whoever wrote it and however it ended.
+"""Reads the messages of a bag, whatever program wrote it and however its recording ended.
 
     a folder with metadata.yaml     rosbag2, MCAP or sqlite3
     a folder without                a recording that was not ended
     a file .mcap or .db3            without its folder
 
-MCAP is read from the front with all checksums on, until it ends or breaks (`mcap_messages.py`);
-sqlite3, which has none, after a check of its structure (`sqlite_messages.py`). What was lost, or
-may have been, is said. Bags come from anywhere: no file is waited for, and none is a bomb.
+    for name, message in read_messages(bag, 'joint_states', 'controller/shield'):
+        print(name, message.publish_time_ns, message.decode().position)
+
+Whatever was lost, or may have been, is reported. Bags come from anywhere: no file is waited for,
+and none may fill the memory. A few kilobytes can inflate to gigabytes, or to millions of messages,
+so what a bag may hold grows with what it takes on the disk, several times above what recordings
+have: those of an arm at rest have some twelve bytes per message when compressed, and a fiftieth of
+the size.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 import stat
-from typing import Any
+from typing import Any, NamedTuple
 
-from metactl_ros.bag.raw_messages import BagError, Gathered, RawMessage
 from metactl_ros.config import MOST_TEXT, shown
-from metactl_ros.errors import ConfigError, MissingDependency
-from metactl_ros.regular_file import KINDS, read_at_most
+from metactl_ros.errors import ConfigError, MetactlError, MissingDependency
+from metactl_ros.files import KINDS, read_at_most
 from metactl_ros.strict_yaml import MAX_BYTES, parse_yaml
 
 try:
-    from metactl_ros.bag.mcap_messages import read_mcap
+    from metactl_ros.bag.storage import read_mcap, read_sqlite
 except ImportError as error:
     raise MissingDependency(
         "reading bags needs mcap; run: pip install 'metactl_ros[sim]'"
     ) from error
-from metactl_ros.bag.sqlite_messages import read_sqlite
-
-__all__ = ['BagContent', 'BagError', 'RawMessage', 'read_bag']
 
 SUFFIXES = ('.mcap', '.db3')
 NOT_COMPRESSED = ('', 'none', 'null', '~')
 MOST_PROBLEMS = 20
 """Of the rest only the number is told."""
+FREE_BYTES, BYTES_PER_BYTE = 2**26, 100
+"""What chunks may inflate to: this, and so many per byte on the disk."""
+FREE_MESSAGES, BYTES_PER_MESSAGE = 500_000, 4
+"""How many messages there may be: so many, and one per these bytes on the disk."""
+FREE_WANTED, BYTES_PER_WANTED = 25_000, 8
+"""How many of those that are wanted."""
+FREE_KEPT, KEPT_PER_BYTE, MOST_KEPT = 2**26, 25, 2**29
+"""Bytes of those that are wanted; at most those of three quarters of an hour."""
+LARGEST_WANTED = 2**16
+"""Bytes of a message that is wanted; the largest of a controller has some thousand."""
+
+
+class BagError(MetactlError, RuntimeError):
+    """A bag cannot be used."""
+
+
+class BagMessage(NamedTuple):
+    """A message as it is in the bag."""
+
+    topic: str
+    type_name: str
+    """Such as sensor_msgs/msg/JointState."""
+    log_time_ns: int
+    data: bytes
+    """CDR."""
+    publish_time_ns: int
+    """On the publisher's clock; the log time where the bag does not say."""
+    sequence: int
+    """Counted by the publisher from 1; zero where the bag does not say."""
+
+    def decode(self) -> Any:
+        """Return the message with the fields of its type.
+
+        Raises:
+            BagError: If its type is none of ROS 2 Jazzy, or its data are no such message.
+        """
+        try:
+            return _typestore().deserialize_cdr(self.data, self.type_name)
+        except Exception as error:  # whatever a general parser raises on broken bytes
+            raise BagError(
+                f'{self.topic}: not a {self.type_name} ({type(error).__name__}); record again.'
+            ) from None
+
+
+@lru_cache(maxsize=1)
+def _typestore() -> Any:
+    from rosbags.typesys import get_typestore, Stores
+
+    return get_typestore(Stores.ROS2_JAZZY)
+
+
+class Topic(NamedTuple):
+    """A topic of a bag."""
+
+    name: str
+    type_name: str
+    is_wanted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BagContent:
     """What could be read."""
 
-    messages: list[RawMessage]
+    messages: list[BagMessage]
     """The wanted ones, by log time; of equal times in the order of the file."""
     counts: Counter[str]
     """Messages per topic, wanted or not."""
     problems: tuple[str, ...]
     """Why it is not the whole recording; empty if it is."""
+
+
+def read_messages(bag: Path, *names: str) -> Iterator[tuple[str, BagMessage]]:
+    """Yield the messages of some topics by log time, each with the name its topic was asked by.
+
+    Args:
+        bag: A folder or a file, of a recording that was ended.
+        names: Of topics, in any namespace: 'controller/shield' is also /left/controller/shield.
+
+    Raises:
+        BagError: If it is no bag, or not all of a recording.
+    """
+    endings = {f'/{name}': name for name in names}
+    content = read_bag(bag, lambda topic: topic.endswith(tuple(endings)))
+    if content.problems:
+        raise BagError(f'{bag}: is damaged ({"; ".join(content.problems)}); record again.')
+    for message in content.messages:
+        ending = next(ending for ending in endings if message.topic.endswith(ending))
+        yield endings[ending], message
 
 
 def read_bag(path: Path, is_wanted: Callable[[str], bool]) -> BagContent:
@@ -66,29 +144,94 @@ def read_bag(path: Path, is_wanted: Callable[[str], bool]) -> BagContent:
     kind = _kind(path)
     information = _read_information(path, problems) if kind == stat.S_IFDIR else None
     files = _files(path, kind, information, problems)
-    gathered = Gathered(path, sum(map(_size, files)), is_wanted)
+    collector = MessageCollector(path, sum(map(_size, files)), is_wanted)
     for file in files:
         read = read_mcap if file.suffix == '.mcap' else read_sqlite
         try:
-            read(file, gathered, problems)
+            read(file, collector, problems)
         except BagError:
             raise
         except Exception as error:  # whatever a parser raises on broken bytes
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             problems.append(
-                f'{_cut(file.name)}: breaks off after {gathered.num_messages} messages '
+                f'{_cut(file.name)}: breaks off after {collector.num_messages} messages '
                 f'({type(error).__name__}: {str(why)[:MOST_TEXT]})'
             )
     if information is not None:
-        expected, found = information.get('message_count'), gathered.num_messages
+        expected, found = information.get('message_count'), collector.num_messages
         if expected != str(found):
             problems.append(f'metadata.yaml: says {_cut(expected)} messages, {found} were found')
-    for topic, count in gathered.num_too_large.items():
+    for topic, count in collector.num_too_large.items():
         problems.append(f'{_cut(topic)}: {count} messages are too large, left out')
     if len(problems) > MOST_PROBLEMS:
         problems[MOST_PROBLEMS:] = [f'and {len(problems) - MOST_PROBLEMS} problems more']
-    gathered.messages.sort(key=lambda message: message.log_time_ns)
-    return BagContent(gathered.messages, gathered.counts, tuple(problems))
+    collector.messages.sort(key=lambda message: message.log_time_ns)
+    return BagContent(collector.messages, collector.counts, tuple(problems))
+
+
+class MessageCollector:
+    """Takes messages as they are read, and refuses a bag that holds more than it can.
+
+    Args:
+        where: The bag, for the messages.
+        num_bytes: What it takes on the disk.
+        is_wanted: Whether the messages of a topic are, by its full name.
+
+    Raises:
+        BagError: By every method, if the bag is too large.
+    """
+
+    def __init__(self, where: Path, num_bytes: int, is_wanted: Callable[[str], bool]) -> None:
+        self._where, self._num_bytes, self._is_wanted = where, num_bytes, is_wanted
+        self._bytes_left = FREE_BYTES + BYTES_PER_BYTE * num_bytes
+        self._most = FREE_MESSAGES + num_bytes // BYTES_PER_MESSAGE
+        self._most_wanted = FREE_WANTED + num_bytes // BYTES_PER_WANTED
+        self._kept_left = min(FREE_KEPT + KEPT_PER_BYTE * num_bytes, MOST_KEPT)
+        self.messages: list[BagMessage] = []
+        self.counts: Counter[str] = Counter()
+        self.num_messages = 0
+        self.num_too_large: Counter[str] = Counter()
+        """Of the wanted ones, those that were left out."""
+
+    def topic(self, name: str, type_name: str) -> Topic:
+        """Return a topic, to be given back with each of its messages."""
+        return Topic(name, type_name, self._is_wanted(name))
+
+    def inflate(self, num_bytes: int) -> None:
+        """Tell that so many bytes are about to be inflated."""
+        self._bytes_left -= num_bytes
+        if self._bytes_left < 0:
+            raise self._too_large(
+                f'inflates to more than {FREE_BYTES + BYTES_PER_BYTE * self._num_bytes} bytes'
+            )
+
+    def add(
+        self, topic: Topic, log_time_ns: int, data: bytes, publish_time_ns: int, sequence: int
+    ) -> None:
+        """Take a message; of a topic that is not wanted, its data may be anything."""
+        self.counts[topic.name] += 1
+        self.num_messages += 1
+        if self.num_messages > self._most:
+            raise self._too_large(f'holds more than {self._most} messages')
+        if not topic.is_wanted:
+            return
+        if len(data) > LARGEST_WANTED:
+            self.num_too_large[topic.name] += 1
+            return
+        self._kept_left -= len(data)
+        if self._kept_left < 0 or len(self.messages) >= self._most_wanted:
+            raise self._too_large(
+                f'holds more than {len(self.messages)} messages of one controller'
+            )
+        self.messages.append(
+            BagMessage(topic.name, topic.type_name, log_time_ns, data, publish_time_ns, sequence)
+        )
+
+    def _too_large(self, found: str) -> BagError:
+        return BagError(
+            f'{self._where}: {found}, but takes only {self._num_bytes} bytes on the disk, or is '
+            'too long to be replayed at once; if it is a recording, split it by ros2 bag convert.'
+        )
 
 
 def _kind(path: Path) -> int:

@@ -32,7 +32,7 @@ from metactl_ros.bag.command_log import (
     STAMPED,
 )
 from metactl_ros.bag.reader import BagContent, BagError
-from metactl_ros.bag.shield_names import SHIELD_NAMES
+from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.config import MOST_TEXT, shown
 from metactl_ros.control.modes import Cause, Mode
 

@@ -2,23 +2,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a bag of rosbag2: one MCAP file in small chunks, and metadata.yaml when it ends.
 
-Whenever `sync` returns, the file holds whole chunks and an ending, so that it opens after a kill
-and after a power cut; only its index and metadata.yaml are then missing. If the disk fails, the
-file is cut back to that state.
+    recording = Recording(BagWriter(folder))      a thread writes and syncs every 0.25 s
+    recording.put(message)                        never waits for the disk
+    recording.close()
+
+Whenever `BagWriter.sync` returns, the file holds whole chunks and an ending, so that it opens
+after a kill and after a power cut; only its index and metadata.yaml are then missing. A kill costs
+0.25 s of messages and what the last write took. If the disk fails, the file is cut back to the
+state of the last sync.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 import struct
+import threading
+import time
 from typing import Any, cast, IO, NamedTuple
 
 from mcap.writer import CompressionType, MCAP0_MAGIC, Writer
+import yaml
 
-from metactl_ros.bag.metadata import bag_information, BagTopic, to_yaml
-from metactl_ros.bag.synced_file import sync_folder, SyncedFile, write_whole
+from metactl_ros.bag.topics import MessageDefinition
 from metactl_ros.errors import MetactlError
+from metactl_ros.files import sync, SyncedFile, write_atomically
+from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 MAX_CHUNK_NS = 500_000_000
 MAX_CHUNK_BYTES = 64 * 1024
@@ -26,6 +35,9 @@ MESSAGE_BYTES = 31
 """What MCAP adds to the data of a message."""
 CHANNEL_BYTES = 512
 """More than a channel takes, and more than a QoS profile does."""
+PERIOD_S = 0.25
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Some minutes of a controller's messages: a disk that takes longer counts as failed."""
 # DataEnd and a footer that names no index: readers then scan the file.
 ENDING = struct.pack('<BQI', 0x0F, 4, 0) + struct.pack('<BQQQI', 0x02, 20, 0, 0, 0) + MCAP0_MAGIC
 
@@ -38,7 +50,16 @@ class BagWriteError(MetactlError, OSError):
     """The disk did not take the bag; what it took before is kept."""
 
 
-class BagMessage(NamedTuple):
+class BagTopic(NamedTuple):
+    """A topic as a bag describes it."""
+
+    name: str
+    definition: MessageDefinition
+    offered_qos: tuple[Mapping[str, Any], ...] = ()
+    """The profiles its publishers offer, in the words of rosbag2."""
+
+
+class ReceivedMessage(NamedTuple):
     """A message as it arrived."""
 
     topic: BagTopic
@@ -65,14 +86,14 @@ class BagWriter:
         self._topics: dict[str, BagTopic] = {}
         self._channels: dict[str, int] = {}
         self._schemas: dict[str, int] = {}
-        self._unsynced: list[BagMessage] = []
+        self._unsynced: list[ReceivedMessage] = []
         self._span_ns: tuple[int, int] | None = None
         self._chunk_start_ns = 0
         self._chunk_bytes = 0
         try:
             folder.mkdir(parents=True)
             self._file = SyncedFile(folder / f'{folder.name}_0.mcap', ENDING)
-            sync_folder(folder.parent)
+            sync(folder.parent)
         except FileExistsError:
             raise BagExists(f'{folder}: exists; record to a folder that does not.') from None
         except OSError as error:
@@ -86,7 +107,7 @@ class BagWriter:
         self._mcap.start('ros2', 'metactl_ros')
         self.sync()
 
-    def write(self, message: BagMessage) -> None:
+    def write(self, message: ReceivedMessage) -> None:
         """Add a message to the chunk, or to the next if this one is full; `sync` writes it."""
         topic = message.topic
         num_bytes = len(message.data) + MESSAGE_BYTES
@@ -163,9 +184,167 @@ class BagWriter:
 
     def _write_metadata(self, information: dict[str, Any]) -> None:
         text = to_yaml({'rosbag2_bagfile_information': information})
-        write_whole(self._folder / 'metadata.yaml', text)
+        write_atomically(self._folder / 'metadata.yaml', text)
 
     def _information(self, stopped: str | None = None) -> dict[str, Any]:
         topics = [topic for topic in self._topics.values() if self.counts[topic.name]]
         span_ns = self._span_ns or (0, 0)
         return bag_information(self._file.path.name, topics, self.counts, span_ns, stopped)
+
+
+class Recording:
+    """A bag that takes messages from one thread and writes them in another."""
+
+    def __init__(self, writer: BagWriter) -> None:
+        self.failure: Exception | None = None
+        """Why it stopped; messages are then dropped."""
+        self._writer = writer
+        self._waiting: list[ReceivedMessage] = []
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name='bag', daemon=True)
+        self._thread.start()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Messages on the disk per topic; complete after `close`."""
+        return self._writer.counts
+
+    def put(self, message: ReceivedMessage) -> None:
+        """Take a message; log times must not decrease."""
+        if self.failure is not None:
+            return
+        with self._lock:
+            self._waiting.append(message)
+            self._waiting_bytes += len(message.data)
+            waiting_bytes = self._waiting_bytes
+        if waiting_bytes > MAX_WAITING_BYTES:
+            self.failure = BagWriteError(
+                f'the disk is too slow: {waiting_bytes} bytes wait for it; recording ends here.'
+            )
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Write what was put, and end the bag; see `failure` for whether that went well."""
+        self._closing.set()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self.failure = BagWriteError(
+                f'the disk has not answered for {timeout_s} s; the bag lacks its end.'
+            )
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.wait(PERIOD_S):
+                self._write_waiting()
+            self._write_waiting()
+            self._writer.close()
+        except Exception as error:
+            # A thread that dies unseen would record nothing and say nothing.
+            self.failure = error
+
+    def _write_waiting(self) -> None:
+        with self._lock:
+            messages, self._waiting = self._waiting, []
+            self._waiting_bytes = 0
+        for message in messages:
+            self._writer.write(message)
+        if messages:
+            self._writer.sync()
+
+
+class LogClock:
+    """Log times: when messages arrived, in wall time, and in order even if that clock is set.
+
+    Wall time is read once; from then on the steady clock counts.
+    """
+
+    def __init__(
+        self,
+        wall_ns: Callable[[], int] = time.time_ns,
+        steady_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._wall_ns = wall_ns
+        self._steady_ns = steady_ns
+        self._offset_ns = wall_ns() - steady_ns()
+        self._latest_ns = 0
+
+    def log_time_ns(self, received_ns: int) -> int:
+        """Return the log time of a message that the middleware received at a wall time."""
+        waited_ns = self._wall_ns() - received_ns
+        if not 0 <= waited_ns < NANOSECONDS_PER_SECOND:
+            waited_ns = 0  # the wall clock was set in between, or the middleware has none
+        now_ns = self._steady_ns() + self._offset_ns
+        self._latest_ns = max(self._latest_ns, now_ns - waited_ns)
+        return self._latest_ns
+
+
+def bag_information(
+    file_name: str,
+    topics: Iterable[BagTopic],
+    counts: Mapping[str, int],
+    span_ns: tuple[int, int],
+    stopped: str | None = None,
+) -> dict[str, Any]:
+    """Return what rosbag2 keeps of a bag.
+
+    Args:
+        file_name: The MCAP file, in the folder of the bag.
+        topics: The topics that have messages.
+        counts: Messages per name of a topic.
+        span_ns: The first and the last log time.
+        stopped: Why the recording ended before its time, kept under custom_data.
+    """
+    start_ns, end_ns = span_ns
+    extent = {
+        'starting_time': {'nanoseconds_since_epoch': start_ns},
+        'duration': {'nanoseconds': end_ns - start_ns},
+        'message_count': sum(counts.values()),
+    }
+    rows = [
+        {
+            'topic_metadata': {
+                'name': topic.name,
+                'type': topic.definition.type_name,
+                'serialization_format': 'cdr',
+                'offered_qos_profiles': [dict(profile) for profile in topic.offered_qos],
+                'type_description_hash': topic.definition.type_hash,
+            },
+            'message_count': counts[topic.name],
+        }
+        for topic in topics
+    ]
+    return {
+        'version': 9,
+        'storage_identifier': 'mcap',
+        **extent,
+        'topics_with_message_count': rows,
+        'compression_format': '',
+        'compression_mode': '',
+        'relative_file_paths': [file_name],
+        'files': [{'path': file_name, **extent}],
+        'custom_data': None if stopped is None else {'stopped': stopped},
+        'ros_distro': 'jazzy',
+    }
+
+
+def qos_in_words(profile: Any) -> dict[str, Any]:
+    """Return a QoSProfile of rclpy as metadata.yaml spells it."""
+    words: dict[str, Any] = {'depth': profile.depth}
+    for policy in ('history', 'reliability', 'durability', 'liveliness'):
+        words[policy] = getattr(profile, policy).short_key
+    for duration in ('deadline', 'lifespan', 'liveliness_lease_duration'):
+        seconds, rest = divmod(getattr(profile, duration).nanoseconds, NANOSECONDS_PER_SECOND)
+        words[duration] = {'sec': seconds, 'nsec': rest}
+    return words | {'avoid_ros_namespace_conventions': profile.avoid_ros_namespace_conventions}
+
+
+def to_yaml(value: object) -> str:
+    """Return YAML in the order given; without anchors, which rosbag2 does not write either."""
+    return yaml.dump(value, Dumper=_NoAnchors, sort_keys=False)
+
+
+class _NoAnchors(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        """Return true: what is there twice is written twice."""
+        return True

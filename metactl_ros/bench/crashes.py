@@ -5,7 +5,7 @@
 Times between two messages are those at which the recorder received them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 import signal
@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 from rich.progress import track
-from rosbags.highlevel import AnyReader
-from rosbags.typesys import get_typestore, Stores
 
+from metactl_ros.bag.reader import read_messages
 from metactl_ros.control.modes import Mode
 from metactl_ros.processes import begin, running, Setup
 from metactl_ros.runtime.deferred_signals import undisturbed
@@ -114,22 +113,20 @@ def hear(folder: Path) -> Heard:
     """Return what a bag holds of commands, modes and brake."""
     heard: dict[str, list[tuple[float, Any]]] = {}
     efforts: dict[int, Array] = {}
-    with AnyReader([folder], default_typestore=get_typestore(Stores.ROS2_JAZZY)) as reader:
-        for connection, stamp_ns, raw in reader.messages():
-            topic = connection.topic.rpartition('/')[2]
-            if topic in ('joint_commands', 'output', 'shield', 'braking'):
-                message: Any = reader.deserialize(raw, connection.msgtype)
-                value = {
-                    'joint_commands': lambda m: m.effort,
-                    'output': lambda m: m.effort,
-                    'shield': lambda m: m.position[0],
-                    'braking': lambda m: m.data,
-                }[topic](message)
-                heard.setdefault(topic, []).append((stamp_ns / 1e9, value))
-                if topic == 'joint_commands':
-                    efforts[nanoseconds(message.header.stamp)] = value
-                elif topic == 'output':  # has the stamp of its command
-                    efforts.setdefault(nanoseconds(message.header.stamp), value)
+    values: dict[str, Callable[[Any], Any]] = {
+        'joint_commands': lambda message: message.effort,
+        'controller/output': lambda message: message.effort,
+        'controller/shield': lambda message: message.position[0],
+        'plant/braking': lambda message: message.data,
+    }
+    for topic, entry in read_messages(folder, *values):
+        message = entry.decode()
+        value = values[topic](message)
+        heard.setdefault(topic, []).append((entry.log_time_ns / 1e9, value))
+        if topic == 'joint_commands':
+            efforts[nanoseconds(message.header.stamp)] = value
+        elif topic == 'controller/output':  # has the stamp of its command
+            efforts.setdefault(nanoseconds(message.header.stamp), value)
 
     def columns(rows: Iterable[tuple[float, Any]]) -> tuple[Array, Array]:
         times, values = zip(*rows, strict=True)
@@ -138,8 +135,8 @@ def hear(folder: Path) -> Heard:
     return Heard(
         columns(heard['joint_commands']),
         columns((stamp_ns / 1e9, effort) for stamp_ns, effort in sorted(efforts.items())),
-        columns(heard['shield']),
-        columns(heard['braking']),
+        columns(heard['controller/shield']),
+        columns(heard['plant/braking']),
     )
 
 

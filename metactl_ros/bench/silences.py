@@ -10,12 +10,12 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from mcap.reader import make_reader
 import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
 
 from metactl_ros.bag.cdr import read_joint_state
+from metactl_ros.bag.reader import read_messages
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.bench.latency_probe import BareThreads, LATE_MS
 from metactl_ros.control.modes import Mode
@@ -107,13 +107,11 @@ class PublishedStates(NamedTuple):
 
 
 def published_states(folder: Path) -> PublishedStates:
-    """Return when each joint state in a bag was published, which `read_bag` leaves out."""
-    rows = list[tuple[int, int]]()
-    for path in folder.glob('*.mcap'):
-        with path.open('rb') as stream:
-            for _, channel, entry in make_reader(stream).iter_messages():
-                if channel.topic.endswith('/joint_states'):
-                    rows.append((read_joint_state(entry.data).stamp_ns, entry.publish_time))
+    """Return when each joint state in a bag was published."""
+    rows = [
+        (read_joint_state(message.data).stamp_ns, message.publish_time_ns)
+        for _, message in read_messages(folder, 'joint_states')
+    ]
     return PublishedStates(*np.array(sorted(rows), dtype=np.int64).reshape(-1, 2).T)
 
 

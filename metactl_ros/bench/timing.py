@@ -29,9 +29,8 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rosbags.highlevel import AnyReader
-from rosbags.typesys import get_typestore, Stores
 
+from metactl_ros.bag.reader import read_messages
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.baselines import load_learned
 from metactl_ros.bench.crashes import controller_kills, plant_kills, sigterms
@@ -144,13 +143,10 @@ def quiet_figures(
 def last_diagnostics(folder: Path) -> dict[str, float]:
     """Return the figures of the last report of the controller's timing in a bag, by name."""
     found: dict[str, float] = {}
-    with AnyReader([folder], default_typestore=get_typestore(Stores.ROS2_JAZZY)) as reader:
-        wanted = [c for c in reader.connections if c.topic == '/diagnostics']
-        for connection, _, raw in reader.messages(connections=wanted):
-            message: Any = reader.deserialize(raw, connection.msgtype)
-            for status in message.status:
-                if status.name.endswith('controller: timing'):
-                    found = {v.key: float(v.value) for v in status.values if v.key.endswith(' ms')}
+    for _, message in read_messages(folder, 'diagnostics'):
+        for status in message.decode().status:
+            if status.name.endswith('controller: timing'):
+                found = {v.key: float(v.value) for v in status.values if v.key.endswith(' ms')}
     return found
 
 

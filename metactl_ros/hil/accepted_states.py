@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metactl_ros.bag.shield_names import SHIELD_NAMES
+from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.check.invariants import States
 from metactl_ros.ros.parameters import defaults_of
 from metactl_ros.runtime.joint_messages import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import sys
 import time
 
-from metactl_ros.bag.tick_log import BagError
+from metactl_ros.bag.reader import BagError
 from metactl_ros.check.invariants import Promise
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil.always import Verdict

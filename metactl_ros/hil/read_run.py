@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads back what a run of a scenario left behind: its bag, and `run.json`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metactl_ros.bag.tick_log import BagError
+from metactl_ros.bag.reader import BagError, read_messages
 from metactl_ros.hil.accepted_states import believable, Said
 from metactl_ros.hil.command_topics import read_commands
 from metactl_ros.hil.run_log import Life, RunLog, Span
@@ -38,11 +38,11 @@ def read_run(folder: Path, scenario: Scenario) -> RunLog:
     """Return what `run_scenario` left in a folder.
 
     Raises:
-        BagError: If the robot was never driven.
+        BagError: If the bag is damaged, or the robot was never driven.
     """
     said: dict[str, list[Said]] = {topic: [] for topic in TOPICS}
-    for topic, entry in _messages(folder / 'bag'):
-        said[topic].append(entry)
+    for topic, entry in read_messages(folder / 'bag', *TOPICS):
+        said[topic].append(Said(entry.publish_time_ns, entry.sequence, entry.decode()))
     shield, brakings = said['controller/shield'], said['plant/braking']
     driven = [entry.published_ns for entry in brakings if not entry.message.data]
     sent = read_commands(
@@ -84,21 +84,6 @@ def read_run(folder: Path, scenario: Scenario) -> RunLog:
         gone=lost_processes(run),
         num_resets=len(run['events']) - len(events),
     )
-
-
-def _messages(bag: Path) -> Iterator[tuple[str, Said]]:
-    """Yield the messages of TOPICS with the time they were published, which rosbags leaves out."""
-    from mcap.reader import make_reader
-    from rosbags.typesys import get_typestore, Stores
-
-    store = get_typestore(Stores.ROS2_JAZZY)
-    for path in sorted(bag.glob('*.mcap')):
-        with path.open('rb') as stream:
-            for schema, channel, entry in make_reader(stream).iter_messages():
-                topic = next((t for t in TOPICS if channel.topic.endswith(f'/{t}')), None)
-                if topic is not None and schema is not None:
-                    message = store.deserialize_cdr(entry.data, schema.name)
-                    yield topic, Said(entry.publish_time, entry.sequence, message)
 
 
 def _times_s(entries: Sequence[Said], zero_ns: int) -> Array:

@@ -25,6 +25,7 @@ import stat
 from typing import TypeVar
 
 from metactl_ros.errors import MetactlError
+from metactl_ros.files import sync
 
 T = TypeVar('T')
 
@@ -88,10 +89,8 @@ def write_sealed(
     partial.mkdir()
     try:
         for name, data in {**files, SUMS: sums_of(files)}.items():
-            with (partial / name).open('xb') as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            (partial / name).write_bytes(data)
+            sync(partial / name)
         verified = verify(partial)
         if is_taken:
             path.rename(old)

@@ -11,7 +11,7 @@ from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
-from metactl_ros.bag.shield_names import SHIELD_NAMES
+from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.control.modes import Mode
 from metactl_ros.ros.quality_of_service import SENSOR
 from metactl_ros.runtime.deferred_signals import undisturbed

@@ -31,11 +31,16 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import QoSDurabilityPolicy, QoSPolicyKind, QoSProfile, QoSReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 
-from metactl_ros.bag.message_definitions import load_definition
-from metactl_ros.bag.metadata import BagTopic, qos_in_words
-from metactl_ros.bag.recorded_topics import ANYBODYS, LATCHED, parse_topics, TOPICS
-from metactl_ros.bag.recording import LogClock, Recording
-from metactl_ros.bag.writer import BagMessage, BagWriteError, BagWriter
+from metactl_ros.bag.topics import LATCHED, load_definition, parse_topics, SHARED_TOPICS, TOPICS
+from metactl_ros.bag.writer import (
+    BagTopic,
+    BagWriteError,
+    BagWriter,
+    LogClock,
+    qos_in_words,
+    ReceivedMessage,
+    Recording,
+)
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.ros.answering import answer_always
 from metactl_ros.ros.subscriptions import subscribe, take
@@ -154,7 +159,7 @@ def tell_end(node: Any, folder: Path, names: Sequence[str], recording: Recording
     if recording.failure is not None:
         node.get_logger().error(str(recording.failure))
         return 1
-    of_robot = [name for name in names if name not in ANYBODYS] or names
+    of_robot = [name for name in names if name not in SHARED_TOPICS] or names
     if any(counts[name] for name in of_robot):
         return 0
     left = f'the bag holds {sum(counts.values())} messages of others'
@@ -233,13 +238,13 @@ class Tap:
                 return
             yield taken
 
-    def message(self, data: bytes, info: dict[str, int], log_time_ns: int) -> BagMessage:
+    def message(self, data: bytes, info: dict[str, int], log_time_ns: int) -> ReceivedMessage:
         """Return a message as it goes into the bag."""
         if not self._topic.offered_qos:
             publishers = self._node.get_publishers_info_by_topic(self._topic.name)
             offered = tuple(qos_in_words(publisher.qos_profile) for publisher in publishers)
             self._topic = self._topic._replace(offered_qos=offered)
-        return BagMessage(
+        return ReceivedMessage(
             self._topic,
             data,
             log_time_ns,

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 import sys
 
-from metactl_ros.bag.recorded_topics import TOPICS as RECORDED
-from metactl_ros.bag.shield_names import SHIELD_NAMES
+from metactl_ros.bag.topics import SHIELD_NAMES
+from metactl_ros.bag.topics import TOPICS as RECORDED
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.control.shield import Reason
 from metactl_ros.ros.parameters import CONTROLLER, defaults_of, FAULTS, Meaning, PLANT

@@ -28,7 +28,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, MultiArrayDimension
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from metactl_ros.bag.shield_names import SHIELD_NAMES
+from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.runtime.controller import Tick
 from metactl_ros.runtime.joint_messages import set_stamp
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, Reference

@@ -18,8 +18,8 @@ pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from hostile_mcap import bare, channel, chunk, lz4_of, mcap, message, record, schema, zstd_of
 from recordings import write_sqlite
 
-from metactl_ros.bag import mcap_messages, raw_messages, sqlite_messages
-from metactl_ros.bag.reader import BagError, MOST_PROBLEMS, RawMessage, read_bag
+from metactl_ros.bag import reader, storage
+from metactl_ros.bag.reader import BagError, BagMessage, MOST_PROBLEMS, read_bag
 
 TOPIC = '/controller/shield'
 HEAD = schema() + channel()
@@ -47,7 +47,7 @@ def test_a_file_in_which_nothing_is_wrong_is_read(written):
     content = read(written(HEAD, chunk(message(DATA)), message(DATA, log_time_ns=4)))
     assert content.problems == (f'bag.mcap:{ending}',)
     assert content.messages == [
-        RawMessage(TOPIC, 'sensor_msgs/msg/JointState', log_time_ns, DATA, 5, 1)
+        BagMessage(TOPIC, 'sensor_msgs/msg/JointState', log_time_ns, DATA, 5, 1)
         for log_time_ns in (4, 5)
     ]
 
@@ -117,7 +117,7 @@ def never_inflates(monkeypatch):
             assert max(told, max_output_size) <= 2**20
             return self._honest.decompress(data, max_output_size=max_output_size)
 
-    monkeypatch.setattr(mcap_messages.zstandard, 'ZstdDecompressor', Careful)
+    monkeypatch.setattr(storage.zstandard, 'ZstdDecompressor', Careful)
 
 
 GIGABYTE = 2**30
@@ -148,7 +148,7 @@ def test_no_gigabyte_is_inflated_by_lz4(written, monkeypatch):
             lengths.append(len(found))
             return found
 
-    monkeypatch.setattr(mcap_messages.lz4.frame, 'LZ4FrameDecompressor', Noted)
+    monkeypatch.setattr(storage.lz4.frame, 'LZ4FrameDecompressor', Noted)
     bomb = chunk(lz4_of(2**28), 'lz4', size=100)
     assert 'inflates to 100 bytes, and does not' in problem_of(written(HEAD, bomb))
     assert lengths == [101]
@@ -179,15 +179,15 @@ def test_more_wanted_messages_than_fit_on_the_disk_are_refused(written):
 
 
 def test_more_bytes_than_can_be_kept_are_refused(written, monkeypatch):
-    monkeypatch.setattr(raw_messages, 'MOST_KEPT', 2**20)
-    big = message(bytes(raw_messages.LARGEST_WANTED))
+    monkeypatch.setattr(reader, 'MOST_KEPT', 2**20)
+    big = message(bytes(reader.LARGEST_WANTED))
     assert len(read(written(HEAD, *[big] * 16)).messages) == 16
     with pytest.raises(BagError, match='holds more than 16 messages of one controller'):
         read(written(HEAD, *[big] * 17))
 
 
 def test_a_message_larger_than_any_of_a_controller_is_left_out_and_told(written):
-    large = message(bytes(raw_messages.LARGEST_WANTED + 1))
+    large = message(bytes(reader.LARGEST_WANTED + 1))
     content = read(written(HEAD, message(DATA), large, large))
     assert len(content.messages) == 1
     assert content.counts[TOPIC] == 3
@@ -313,7 +313,7 @@ def database(tmp_path):
     """Return a function that makes an sqlite3 bag of ten messages and runs a script on it."""
 
     def make(script=''):
-        rows = [RawMessage(TOPIC, 'std_msgs/msg/String', n, DATA, n, n) for n in range(10)]
+        rows = [BagMessage(TOPIC, 'std_msgs/msg/String', n, DATA, n, n) for n in range(10)]
         (file,) = write_sqlite(tmp_path / 'bag', rows).glob('*.db3')
         with closing(sqlite3.connect(file)) as connection:
             connection.executescript(script)
@@ -362,7 +362,7 @@ def test_a_database_of_another_shape_breaks_off(database, script, says):
 
 
 def test_a_database_that_computes_for_too_long_is_interrupted(database, monkeypatch):
-    monkeypatch.setattr(sqlite_messages, 'FREE_S', 0.01)
+    monkeypatch.setattr(storage, 'FREE_S', 0.01)
     value = "length(replace(hex(zeroblob(2000000 + id)), '0', '00'))"
     file = database(f'CREATE INDEX slow ON messages({value})')
     assert 'takes longer than 0.0 s to read' in read(file).problems[-1]

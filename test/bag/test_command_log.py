@@ -28,7 +28,7 @@ from tick_logs import ARM
 
 from metactl_ros.bag.command_log import commands_of as commands_in
 from metactl_ros.bag.command_log import FORWARD, read_commands, STAMPED
-from metactl_ros.bag.reader import RawMessage
+from metactl_ros.bag.reader import BagMessage
 
 NUM = 5
 TEXTS = st.text(max_size=9).filter(lambda text: '\0' not in text and ',' not in text)
@@ -115,7 +115,7 @@ def test_a_forward_command_is_read_as_rosbags_wrote_it(labels, values):
 def test_bytes_that_are_no_command_are_counted(data):
     for topic, kind in ((STAMPED, JOINT_STATE), (FORWARD, MULTI_ARRAY)):
         for start in (b'', b'\0\1\0\0'):
-            row = RawMessage(f'/{topic}', kind, 0, start + data, 0, 0)
+            row = BagMessage(f'/{topic}', kind, 0, start + data, 0, 0)
             log = commands_in([row], f'/{topic}', ARM.joint_names)
             assert len(log.names) + log.num_unreadable == 1
 
@@ -124,5 +124,5 @@ def test_a_cut_forward_command_is_never_read_as_a_shorter_one():
     data = commands_of(START_NS, 1, np.ones(2), START_NS)[1].data
     assert STORE.deserialize_cdr(data, MULTI_ARRAY).data.tolist() == [1.0, 1.0]
     for size in range(len(data)):
-        row = RawMessage(f'/{FORWARD}', MULTI_ARRAY, 0, data[:size], 0, 0)
+        row = BagMessage(f'/{FORWARD}', MULTI_ARRAY, 0, data[:size], 0, 0)
         assert commands_in([row], f'/{FORWARD}', ARM.joint_names).num_unreadable == 1

@@ -18,9 +18,8 @@ pytest.importorskip('rosbags', reason='needs the extra `sim`')
 from bags import a_message, file_size_limit, read_records, read_strings, SECOND, START_NS
 from mcap.records import Message
 
-from metactl_ros.bag import recording
-from metactl_ros.bag.recording import LogClock, Recording
-from metactl_ros.bag.writer import BagWriteError, BagWriter
+from metactl_ros.bag import writer
+from metactl_ros.bag.writer import BagWriteError, BagWriter, LogClock, Recording
 
 
 def test_a_recording_writes_all_that_was_put(tmp_path):
@@ -72,7 +71,7 @@ def test_a_message_that_cannot_be_written_does_not_stop_the_recording_unseen(tmp
 
 
 def test_a_disk_too_slow_does_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(recording, 'MAX_WAITING_BYTES', 10_000)
+    monkeypatch.setattr(writer, 'MAX_WAITING_BYTES', 10_000)
     bag = Recording(BagWriter(tmp_path / 'bag'))
     for number in range(20):
         bag.put(a_message(number, num_bytes=1000))
@@ -124,7 +123,7 @@ WRITERS = """
 import os, sys, time
 from pathlib import Path
 from metactl_ros.bag.writer import BagWriter
-from metactl_ros.bag.recording import LogClock, Recording
+from metactl_ros.bag.writer import LogClock, Recording
 from bags import a_message
 
 for index in range(int(sys.argv[2])):

@@ -17,9 +17,8 @@ from bags import a_message, START_NS, write_bag
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import JointState
 
-from metactl_ros.bag.message_definitions import load_definition
-from metactl_ros.bag.metadata import BagTopic
-from metactl_ros.bag.writer import BagMessage
+from metactl_ros.bag.topics import load_definition
+from metactl_ros.bag.writer import BagTopic, ReceivedMessage
 from metactl_ros.bench import timing as ros_bench
 from metactl_ros.bench.silences import published_states, PublishedStates, sorted_out
 from metactl_ros.bench.timing import num_unsafe, run_bench
@@ -152,7 +151,7 @@ def test_states_are_read_from_a_bag_by_their_stamps_with_the_time_of_publishing(
         set_stamp(message.header.stamp, 10**9 - number)
         expected.insert(0, (10**9 - number, published_ns))
         data = serialize_message(message)
-        messages.append(BagMessage(topic, data, START_NS + 1000 + number, published_ns))
+        messages.append(ReceivedMessage(topic, data, START_NS + 1000 + number, published_ns))
     write_bag(tmp_path / 'bag', [a_message(0), *messages])
     assert list(zip(*published_states(tmp_path / 'bag'), strict=True)) == expected
 

@@ -215,7 +215,7 @@ def test_a_bag_by_mcap_ros2_support_is_equal_too(tmp_path, messages):
     writing = pytest.importorskip(
         'mcap_ros2.writer', reason="needs the extra dev: pip install 'metactl_ros[dev]'"
     )
-    from metactl_ros.bag.message_definitions import load_definition
+    from metactl_ros.bag.topics import load_definition
 
     with writing.Writer(str(tmp_path / 'other.mcap')) as writer:
         schemas = {

@@ -28,7 +28,7 @@ from ros_peer import PATIENCE_S, Peer, running, wait_until
 from sensor_msgs.msg import JointState
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
-from metactl_ros.bag.recorded_topics import TOPICS
+from metactl_ros.bag.topics import TOPICS
 from metactl_ros.baselines import CLASSICAL, constant_policy, load_classical, load_rivals
 from metactl_ros.cli import main
 from metactl_ros.control.estimators.disturbance import MomentumObserver

@@ -28,8 +28,7 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
-from metactl_ros.bag.message_definitions import load_definition
-from metactl_ros.bag.recorded_topics import parse_topics, TOPICS
+from metactl_ros.bag.topics import load_definition, parse_topics, TOPICS
 from metactl_ros.errors import ConfigError, MissingDependency
 
 pytestmark = [

@@ -27,9 +27,9 @@ from tick_logs import ARM as DAY_ARM
 from tick_logs import Day, log_of, SETTINGS
 
 from metactl_ros.bag.cdr import JointValues, Point
-from metactl_ros.bag.shield_names import SHIELD_NAMES
 from metactl_ros.bag.tick_log import find_breaks
 from metactl_ros.bag.tick_messages import TickMessages
+from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.baselines import load_classical
 from metactl_ros.check.certificates import check_certificates
 from metactl_ros.control.modes import Cause, Mode

@@ -31,6 +31,7 @@ import numpy as np
 from stable_baselines3.sac.policies import SACPolicy
 import torch
 
+from metactl_ros.files import sync
 from training.learn.networks import build_policy, NetworkConfig
 from training.learn.replay_buffer import WindowReplayBuffer
 from training.learn.run import make_env, make_model, read_run, read_settings, RunConfig, RunError
@@ -71,9 +72,9 @@ def save_checkpoint(folder: Path, model: ShieldedSAC) -> Path:
     rest = json.dumps(_rest(model), allow_nan=False)
     (partial / 'rest.json').write_text(rest, encoding='utf-8')
     for path in partial.iterdir():
-        _sync(path)
+        sync(path)
     partial.rename(target)
-    _sync(target.parent)
+    sync(target.parent)
     for other in target.parent.iterdir():
         if other != target:
             shutil.rmtree(other, ignore_errors=True)
@@ -118,9 +119,9 @@ def save_result(folder: Path, model: ShieldedSAC) -> None:
     """Write the trained model, complete or not at all."""
     partial = folder / f'.model.{os.getpid()}.zip'
     model.save(partial)
-    _sync(partial)
+    sync(partial)
     partial.rename(folder / 'model.zip')
-    _sync(folder)
+    sync(folder)
 
 
 def load_network(folder: Path) -> SACPolicy:
@@ -286,12 +287,3 @@ def _refusing(path: Path) -> Iterator[None]:
             f'{path}: damaged ({type(error).__name__}: {error}); remove it and resume from '
             'another, or train it again.'
         ) from error
-
-
-def _sync(path: Path) -> None:
-    """Force a file or a folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

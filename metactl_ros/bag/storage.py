@@ -1,27 +1,35 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads an MCAP file from the front, until it ends or breaks, with all checksums on.
+"""The files of a bag: MCAP, read from the front with all checksums on, and sqlite3 of rosbag2.
 
-    magic, records, magic; a record is an opcode (u8), a length (u64) and its content
+    MCAP: magic, records, magic; a record is an opcode (u8), a length (u64) and its content
     a chunk has records of its own, compressed or not
 
-No length is believed before it was held against what is left of the file, and nothing is inflated
+No length is trusted before it was compared with what is left of the file, and nothing is inflated
 before its size is known and allowed. Of what is no message only the checksum is taken.
+
+A database may compute: views, generated columns and checks are programs. None is run that reading
+two plain tables does not need; values have a largest size, and all of it a longest time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 import os
 from pathlib import Path
+import sqlite3
 import struct
-from typing import BinaryIO
+import time
+from typing import Any, BinaryIO, TYPE_CHECKING
 import zlib
 
 import lz4.frame
 from mcap.opcode import Opcode
 import zstandard
 
-from metactl_ros.bag.raw_messages import Gathered, Topic
-from metactl_ros.regular_file import open_regular, require_no_hole
+from metactl_ros.files import open_regular, require_no_hole
+
+if TYPE_CHECKING:
+    from metactl_ros.bag.reader import MessageCollector, Topic
 
 MAGIC = b'\x89MCAP0\r\n'
 MAX_RECORD = 2**27
@@ -44,13 +52,20 @@ READ = frozenset(
     )
 )
 """The records whose content matters here."""
+MAX_VALUE = 2**24
+"""Bytes of a value."""
+FREE_S, BYTES_PER_S = 2.0, 5e6
+"""Time that reading may take, on a core: this, and for these bytes one second more."""
+STEPS = 100
+"""Of sqlite's machine between two looks at the clock."""
+TABLES = {'topics': ('id', 'name', 'type'), 'messages': ('topic_id', 'timestamp', 'data')}
 
 
 class BrokenError(ValueError):
     """From here on a file cannot be read."""
 
 
-def read_mcap(file: Path, gathered: Gathered, problems: list[str]) -> None:
+def read_mcap(file: Path, collector: 'MessageCollector', problems: list[str]) -> None:
     """Take all messages of a file, up to where it ends or breaks.
 
     Raises:
@@ -58,8 +73,8 @@ def read_mcap(file: Path, gathered: Gathered, problems: list[str]) -> None:
         BagError: If it holds too much.
         OSError: If it cannot be opened.
     """
-    num_before, num_expected, is_ended = gathered.num_messages, None, False
-    tables = _Tables(gathered)
+    num_before, num_expected, is_ended = collector.num_messages, None, False
+    tables = _Tables(collector)
     with open_regular(file) as stream:
         require_no_hole(stream)
         for opcode, content in _records(stream):
@@ -67,7 +82,7 @@ def read_mcap(file: Path, gathered: Gathered, problems: list[str]) -> None:
                 raise BrokenError('has messages after their end')
             match opcode:
                 case Opcode.CHUNK:
-                    tables.read_all(_inflated(content, gathered))
+                    tables.read_all(_inflated(content, collector))
                 case Opcode.MESSAGE | Opcode.SCHEMA | Opcode.CHANNEL:
                     tables.read(opcode, content, 0, len(content))
                 case Opcode.DATA_END:
@@ -78,7 +93,7 @@ def read_mcap(file: Path, gathered: Gathered, problems: list[str]) -> None:
                     _check_index(stream, content, file.name, problems)
     if not is_ended:
         problems.append(f'{file.name}: the end of its messages is not marked')
-    num_messages = gathered.num_messages - num_before
+    num_messages = collector.num_messages - num_before
     if num_expected not in (None, num_messages):
         problems.append(f'{file.name}: says {num_expected} messages, {num_messages} were found')
 
@@ -127,8 +142,8 @@ def _records(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 class _Tables:
     """Types and topics of a file by their numbers, and what is done with its messages."""
 
-    def __init__(self, gathered: Gathered) -> None:
-        self._gathered = gathered
+    def __init__(self, collector: 'MessageCollector') -> None:
+        self._collector = collector
         self._types: dict[int, str] = {}
         self._topics: dict[int, Topic] = {}
 
@@ -155,7 +170,7 @@ class _Tables:
             if (topic := self._topics.get(number)) is None:
                 raise BrokenError(f'a message of channel {number}, which is not there')
             content = data[place:end] if topic.is_wanted else b''
-            self._gathered.add(topic, log_ns, content, publish_ns, sequence)
+            self._collector.add(topic, log_ns, content, publish_ns, sequence)
         elif opcode == Opcode.SCHEMA:
             content = data[begin:end]
             (number,) = _unpacked('<H', content)
@@ -166,12 +181,12 @@ class _Tables:
             content = data[begin:end]
             number, schema = _unpacked('<HH', content)
             name, _ = _text(content, 4)
-            topic = self._gathered.topic(name, self._types.get(schema, ''))
+            topic = self._collector.topic(name, self._types.get(schema, ''))
             if self._topics.setdefault(number, topic) != topic:
                 raise BrokenError(f'channel {number} is there twice, and differs')
 
 
-def _inflated(content: bytes, gathered: Gathered) -> bytes:
+def _inflated(content: bytes, collector: 'MessageCollector') -> bytes:
     """Return the records of a chunk."""
     _, _, size, checksum = _unpacked(CHUNK_HEAD.format, content)
     compression, place = _text(content, CHUNK_HEAD.size)
@@ -181,7 +196,7 @@ def _inflated(content: bytes, gathered: Gathered) -> bytes:
         raise BrokenError(f'a chunk says {length} bytes and has {len(data)}')
     if size > MAX_CHUNK:
         raise BrokenError(f'a chunk inflates to {size} bytes, at most {MAX_CHUNK} are read')
-    gathered.inflate(size)
+    collector.inflate(size)
     try:
         match compression:
             case '':
@@ -252,3 +267,79 @@ def _exactly(stream: BinaryIO, num_bytes: int) -> bytes:
     if len(data) != num_bytes:  # it was cut while it is read
         raise BrokenError('it ends within a record')
     return data
+
+
+def read_sqlite(file: Path, collector: 'MessageCollector', problems: list[str]) -> None:
+    """Take all messages of a file, up to where it breaks.
+
+    Raises:
+        sqlite3.Error, ValueError: If it breaks.
+        BagError: If it holds too much.
+        OSError: If it cannot be opened.
+    """
+    for rest in ('-wal', '-journal'):
+        if file.with_name(file.name + rest).exists():
+            problems.append(f'{file.name}: was not closed, {file.name}{rest} is beside it')
+    with open_regular(file) as stream:
+        require_no_hole(stream)
+        most_s = FREE_S + os.fstat(stream.fileno()).st_size / BYTES_PER_S
+    address = f'{file.resolve().as_uri()}?mode=ro&immutable=1'
+    with closing(sqlite3.connect(address, uri=True)) as database, _within(database, most_s):
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+        for setting in ('trusted_schema = OFF', 'ignore_check_constraints = ON'):
+            database.execute(f'PRAGMA {setting}')
+        (verdict,) = database.execute('PRAGMA integrity_check(1)').fetchone()
+        if verdict != 'ok':
+            problems.append(f'{file.name}: is damaged ({verdict.splitlines()[0][:200]})')
+        for table, columns in TABLES.items():
+            _require_plain(database, table, columns)
+        topics = dict(_topics(database, collector))
+        for number, log_time_ns, data in _rows(database, topics):
+            if number not in topics or not isinstance(log_time_ns, int):
+                raise ValueError(f'a message of topic {number!r:.20} at {log_time_ns!r:.20}')
+            if topics[number].is_wanted and not isinstance(data, bytes):
+                raise ValueError(f'a message that is a {type(data).__name__}')
+            collector.add(topics[number], log_time_ns, data, log_time_ns, 0)
+
+
+@contextmanager
+def _within(database: sqlite3.Connection, most_s: float) -> Iterator[None]:
+    """Interrupt whatever a database computes when its time is over."""
+    end_s = time.thread_time() + most_s
+    is_over: Callable[[], bool] = lambda: time.thread_time() > end_s  # noqa: E731
+    database.set_progress_handler(is_over, STEPS)
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if is_over():
+            raise ValueError(f'takes longer than {most_s:.1f} s to read') from error
+        raise
+
+
+def _require_plain(database: sqlite3.Connection, table: str, columns: tuple[str, ...]) -> None:
+    """Refuse what is no table, has other columns, or computes some of them."""
+    entries = database.execute(
+        "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
+    ).fetchall()
+    if len(entries) != 1 or not str(entries[0][0]).upper().startswith('CREATE TABLE'):
+        raise ValueError(f'expected a table {table!r}, found none; it is no bag')
+    rows = database.execute(f'PRAGMA table_xinfo({table})').fetchall()
+    hidden = {row[1]: row[6] for row in rows}
+    if missing := [name for name in columns if hidden.get(name) != 0]:
+        raise ValueError(f'table {table!r} lacks {", ".join(missing)}; it is no bag')
+
+
+def _topics(
+    database: sqlite3.Connection, collector: 'MessageCollector'
+) -> Iterator[tuple[int, 'Topic']]:
+    for number, name, type_name in database.execute('SELECT id, name, type FROM topics'):
+        if not (isinstance(number, int) and isinstance(name, str) and isinstance(type_name, str)):
+            raise ValueError(f'topic {number!r:.20} has no name or no type')
+        yield number, collector.topic(name, type_name)
+
+
+def _rows(database: sqlite3.Connection, topics: dict[int, 'Topic']) -> Iterator[tuple[Any, ...]]:
+    """Yield topic, time and data; the data of what is not wanted are not read from the disk."""
+    wanted = ', '.join(str(number) for number, topic in topics.items() if topic.is_wanted)
+    data = f'CASE WHEN topic_id IN ({wanted}) THEN data END' if wanted else 'NULL'
+    yield from database.execute(f'SELECT topic_id, timestamp, {data} FROM messages')
