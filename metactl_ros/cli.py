@@ -288,6 +288,6 @@ def _hil(args: argparse.Namespace) -> int:
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    from metactl_ros.policy.inspect import run_inspect
+    from metactl_ros.policy.bundle import inspect_bundle
 
-    return run_inspect(args.bundle)
+    return inspect_bundle(args.bundle)

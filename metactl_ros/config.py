@@ -7,7 +7,7 @@ anything that is not finite. Ranges are checked by the dataclass itself in `__po
 the `require_*` helpers below: a value built in code is held to the same rules as one from YAML.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import difflib
 from itertools import islice
@@ -15,18 +15,18 @@ import math
 import reprlib
 import sys
 import types
-from typing import Any, cast, get_args, get_origin, get_type_hints, Literal, TypeVar, Union
+from typing import cast, get_args, get_origin, get_type_hints, Literal, TypeVar, Union
 
 from metactl_ros.errors import ConfigError
 
 T = TypeVar('T')
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 """Lines of an error; whoever has made more mistakes than these will ask again."""
-MOST_TEXT = 300
+MAX_TEXT = 300
 """Characters of a value, or of what a dataclass says of it."""
-MOST_ENTRIES = 10_000
+MAX_ENTRIES = 10_000
 """Of a list."""
-MOST_WHOLE = 2**63 - 1
+MAX_WHOLE = 2**63 - 1
 """Of a whole number: what NumPy and ROS hold."""
 
 
@@ -44,14 +44,14 @@ def build(cls: type[T], mapping: object, where: str) -> T:
     problems: list[str] = []
     value = _build(cls, mapping, where, problems)
     if problems:
-        if len(problems) >= MOST_PROBLEMS:
-            problems[MOST_PROBLEMS - 1 :] = [f'{where}: and perhaps more; correct these first.']
+        if len(problems) >= MAX_PROBLEMS:
+            problems[MAX_PROBLEMS - 1 :] = [f'{where}: and perhaps more; correct these first.']
         raise ConfigError('\n'.join(problems))
     return cast(T, value)
 
 
 def shown(value: object) -> str:
-    """Return a value as an error quotes it, in at most `MOST_TEXT` characters."""
+    """Return a value as an error quotes it, in at most `MAX_TEXT` characters."""
     return _SHORT.repr(value)
 
 
@@ -64,11 +64,11 @@ class _Short(reprlib.Repr):
 
     def repr(self, x: object) -> str:
         text = super().repr(x)
-        return text if len(text) <= MOST_TEXT else f'{text[: MOST_TEXT - 3]}...'
+        return text if len(text) <= MAX_TEXT else f'{text[: MAX_TEXT - 3]}...'
 
     def repr_int(self, x: int, level: int) -> str:
         # Beyond some thousand digits Python refuses to write them.
-        return repr(x) if x.bit_length() < MOST_TEXT else f'a number of {x.bit_length()} bits'
+        return repr(x) if x.bit_length() < MAX_TEXT else f'a number of {x.bit_length()} bits'
 
 
 _SHORT = _Short()
@@ -97,7 +97,7 @@ def require_length(owner: str, length: int, **values: tuple[object, ...]) -> Non
 def _require(
     owner: str,
     wanted: str,
-    accepts: Any,
+    accepts: Callable[[float], bool],
     values: Mapping[str, float | Iterable[float]],
 ) -> None:
     for name, value in values.items():
@@ -109,17 +109,18 @@ def _require(
             )
 
 
-def _build(cls: type[Any], mapping: object, where: str, problems: list[str]) -> object:
+def _build(cls: type[T], mapping: object, where: str, problems: list[str]) -> T | None:
     if not isinstance(mapping, Mapping):
         problems.append(
             f'{where}: expected a table of {cls.__name__} settings, found {shown(mapping)}.'
         )
         return None
+    assert dataclasses.is_dataclass(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = get_type_hints(cls)
     before = len(problems)
-    for key in islice((key for key in mapping if key not in fields), MOST_PROBLEMS):
-        near = difflib.get_close_matches(str(key)[:MOST_TEXT], fields, n=1)
+    for key in islice((key for key in mapping if key not in fields), MAX_PROBLEMS):
+        near = difflib.get_close_matches(str(key)[:MAX_TEXT], fields, n=1)
         hint = f'did you mean {near[0]!r}?' if near else f'valid keys are {sorted(fields)}.'
         problems.append(f'{where}: unknown key {shown(key)}; {hint}')
     values = {}
@@ -133,22 +134,22 @@ def _build(cls: type[Any], mapping: object, where: str, problems: list[str]) -> 
     try:
         return cls(**values)
     except ConfigError as error:
-        problems.append(f'{where}: {str(error)[:MOST_TEXT]}')
+        problems.append(f'{where}: {str(error)[:MAX_TEXT]}')
         return None
 
 
-def _has_no_default(field: 'dataclasses.Field[Any]') -> bool:
+def _has_no_default(field: 'dataclasses.Field[object]') -> bool:
     missing = dataclasses.MISSING
     return field.default is missing and field.default_factory is missing
 
 
-def _convert(hint: Any, value: object, where: str, problems: list[str]) -> object:
+def _convert(hint: object, value: object, where: str, problems: list[str]) -> object:
     """Return `value` as the annotated type `hint`, or note a problem and return None."""
     origin = get_origin(hint)
-    if len(problems) >= MOST_PROBLEMS:
+    if len(problems) >= MAX_PROBLEMS:
         return None
     if dataclasses.is_dataclass(hint):
-        return _build(cast('type[Any]', hint), value, where, problems)
+        return _build(cast('type[object]', hint), value, where, problems)
     if origin in (Union, types.UnionType):
         if value is None:
             return None
@@ -158,8 +159,8 @@ def _convert(hint: Any, value: object, where: str, problems: list[str]) -> objec
         if not isinstance(value, (list, tuple)):
             problems.append(f'{where}: expected {_describe(hint)}, found {shown(value)}.')
             return None
-        if len(value) > MOST_ENTRIES:
-            found = f'expected at most {MOST_ENTRIES} entries, found {len(value)}'
+        if len(value) > MAX_ENTRIES:
+            found = f'expected at most {MAX_ENTRIES} entries, found {len(value)}'
             problems.append(f'{where}: {found}; leave some out.')
             return None
         inner = get_args(hint)[0]
@@ -170,7 +171,7 @@ def _convert(hint: Any, value: object, where: str, problems: list[str]) -> objec
     return None
 
 
-def _fits(hint: Any, value: object) -> bool:
+def _fits(hint: object, value: object) -> bool:
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if hint is float:
@@ -179,16 +180,21 @@ def _fits(hint: Any, value: object) -> bool:
         return is_number and abs(cast(float, value)) <= sys.float_info.max
     if hint is int:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
-        return is_whole and abs(cast(int, value)) <= MOST_WHOLE
-    return isinstance(value, hint)
+        return is_whole and abs(cast(int, value)) <= MAX_WHOLE
+    return isinstance(hint, type) and isinstance(value, hint)
 
 
-def _describe(hint: Any) -> str:
+def _describe(hint: object) -> str:
     if get_origin(hint) is Literal:
         return 'one of ' + ', '.join(repr(choice) for choice in get_args(hint))
     if get_origin(hint) is tuple:
         return f'a list, each entry {_describe(get_args(hint)[0])}'
     if get_origin(hint) in (Union, types.UnionType):
         return f'{_describe(get_args(hint)[0])} or null'
-    names = {float: 'a finite number', int: 'a whole number', bool: 'true or false', str: 'a text'}
+    names: dict[object, str] = {
+        float: 'a finite number',
+        int: 'a whole number',
+        bool: 'true or false',
+        str: 'a text',
+    }
     return names.get(hint, f'a table of {getattr(hint, "__name__", hint)} settings')

@@ -6,13 +6,13 @@ A message says where, what was expected, what was found, and what to do. Errors 
 boundary (loading, configuring, resetting); in the 100 Hz loop a fault is a value with a reason.
 """
 
-MOST_CHARACTERS = 4000
+MAX_CHARACTERS = 4000
 
 
 def legible(text: str) -> str:
     """Return a text for a terminal: not too long, and nothing in it that would steer one."""
-    if len(text) > MOST_CHARACTERS:
-        text = f'{text[: MOST_CHARACTERS - 3]}...'
+    if len(text) > MAX_CHARACTERS:
+        text = f'{text[: MAX_CHARACTERS - 3]}...'
     return ''.join(c if c.isprintable() or c == '\n' else ascii(c)[1:-1] for c in text)
 
 

@@ -18,7 +18,7 @@ counts as if that were written there once more: a few lines of them could make a
 from collections.abc import Iterator
 from pathlib import Path
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -74,7 +74,7 @@ def read_yaml(source: Path) -> object:
         raise ConfigError(f'{source}: {error}') from None
 
 
-def parse_yaml(text: str, *, is_all_text: bool = False) -> Any:
+def parse_yaml(text: str, *, is_all_text: bool = False) -> object:
     """Return what a YAML text holds.
 
     Args:
@@ -97,7 +97,7 @@ def parse_yaml(text: str, *, is_all_text: bool = False) -> Any:
 class _Anchored(NamedTuple):
     """What an anchor marks, and what it counts for."""
 
-    value: Any
+    value: object
     num_values: int
     height: int
     """Of tables and lists inside each other."""
@@ -106,14 +106,15 @@ class _Anchored(NamedTuple):
 class _Builder:
     """Makes values of events, one after the other."""
 
-    def __init__(self, events: Iterator[Any], *, is_all_text: bool) -> None:
+    def __init__(self, events: Iterator[yaml.Event], *, is_all_text: bool) -> None:
         self._events, self._is_all_text = events, is_all_text
         self._anchored: dict[str, _Anchored] = {}
         self._num_values = 0
         self._deepest = 0
 
-    def document(self) -> Any:
-        value, num_documents = None, 0
+    def document(self) -> object:
+        value: object = None
+        num_documents = 0
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 num_documents += 1
@@ -122,15 +123,17 @@ class _Builder:
                 value = self._value(next(self._events), 0)
         return value
 
-    def _value(self, event: Any, depth: int) -> Any:
+    def _value(self, event: yaml.Event, depth: int) -> object:
         """Return the value that begins with an event, inside so many tables and lists."""
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
+        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         if event.tag is not None:
             raise _refusal(event, f'found the tag {shown(event.tag)}', 'remove it')
         num_before, deepest = self._num_values, self._deepest
         self._deepest = depth
         self._count(event, 1, depth)
+        value: object
         if isinstance(event, yaml.ScalarEvent):
             value = self._scalar(event)
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -145,15 +148,16 @@ class _Builder:
         self._deepest = max(self._deepest, deepest)
         return value
 
-    def _alias(self, event: Any, depth: int) -> Any:
-        if event.anchor not in self._anchored:
-            name = event.anchor[:MAX_NUMBER]
+    def _alias(self, event: yaml.AliasEvent, depth: int) -> object:
+        anchor = event.anchor or ''
+        if anchor not in self._anchored:
+            name = anchor[:MAX_NUMBER]
             raise _refusal(event, f'nothing before has the anchor &{name}', 'write the value out')
-        value, num_values, height = self._anchored[event.anchor]
+        value, num_values, height = self._anchored[anchor]
         self._count(event, num_values, depth + height)
         return value
 
-    def _count(self, event: Any, num_values: int, depth: int) -> None:
+    def _count(self, event: yaml.Event, num_values: int, depth: int) -> None:
         self._num_values += num_values
         self._deepest = max(self._deepest, depth)
         if self._num_values > MAX_VALUES:
@@ -161,15 +165,16 @@ class _Builder:
         if depth > MAX_DEPTH:
             raise _refusal(event, f'expected at most {MAX_DEPTH} levels', 'nest less deeply')
 
-    def _entries(self, end: type[Any], depth: int) -> Iterator[Any]:
+    def _entries(self, end: type[yaml.Event], depth: int) -> Iterator[object]:
         while not isinstance(event := next(self._events), end):
             yield self._value(event, depth)
 
-    def _table(self, depth: int) -> dict[str, Any]:
-        table: dict[str, Any] = {}
+    def _table(self, depth: int) -> dict[str, object]:
+        table: dict[str, object] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._value(event, depth)
-            if not isinstance(key, str) or (key == '<<' and not event.style):
+            is_quoted = isinstance(event, yaml.ScalarEvent) and event.style
+            if not isinstance(key, str) or (key == '<<' and not is_quoted):
                 raise _refusal(
                     event, f'expected a name for a key, found {shown(key)}', 'put it in quotes'
                 )
@@ -178,7 +183,7 @@ class _Builder:
             table[key] = self._value(next(self._events), depth)
         return table
 
-    def _scalar(self, event: Any) -> Any:
+    def _scalar(self, event: yaml.ScalarEvent) -> object:
         text = event.value
         if event.style or self._is_all_text:  # in quotes, or a block
             return text
@@ -206,5 +211,6 @@ class _Builder:
         )
 
 
-def _refusal(event: Any, problem: str, remedy: str) -> ConfigError:
+def _refusal(event: yaml.Event, problem: str, remedy: str) -> ConfigError:
+    assert event.start_mark is not None  # the parser marks every event
     return ConfigError(f'{problem} (line {event.start_mark.line + 1}); {remedy}.')

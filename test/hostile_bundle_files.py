@@ -17,9 +17,9 @@ import zipfile
 from bundles import files_of, golden_of, npy_claiming, npz, reseal, zip_of
 import numpy as np
 
-from metactl_ros.policy.sealed import MOST_BYTES, SUMS
+from metactl_ros.policy.sealed import MAX_BYTES, SUMS
 
-NAMES = sorted(MOST_BYTES)
+NAMES = sorted(MAX_BYTES)
 CONTENT = [name for name in NAMES if name != SUMS]
 
 
@@ -98,7 +98,7 @@ def linked_file(bundle, rng):
 
 def wrong_size(bundle, rng):
     path = bundle / pick(rng, NAMES)
-    sizes = [0, MOST_BYTES[path.name] + 1, 2**40, max(path.stat().st_size - 1, 0)]
+    sizes = [0, MAX_BYTES[path.name] + 1, 2**40, max(path.stat().st_size - 1, 0)]
     os.truncate(path, pick(rng, sizes))
     return bundle
 
@@ -106,7 +106,7 @@ def wrong_size(bundle, rng):
 def as_large_as_may_be(bundle, rng):
     """Let a file have the largest size, under a valid seal."""
     name = pick(rng, CONTENT[1:])  # a card is what it is
-    os.truncate(bundle / name, MOST_BYTES[name])
+    os.truncate(bundle / name, MAX_BYTES[name])
     return reseal(bundle)
 
 

@@ -29,7 +29,7 @@ from metactl_ros.settings import load_settings, shipped_policy
 
 MAKERS = hostile_bundle_files.KINDS | hostile_bundle_graphs.KINDS
 KINDS = {make.__name__: (make, allowed) for make, allowed in MAKERS.items()}
-MOST_LETTERS = 20_000
+MAX_CHARACTERS = 20_000
 """Of a message."""
 ACTS_OTHERWISE, SAYS_TOO_MUCH, NAMES_NOTHING = 91, 92, 93
 """Exit codes of what must not be either."""
@@ -42,7 +42,7 @@ def load(path, settings):
     except MetactlError as error:
         text = str(error)
         sys.stderr.write(f'error: {text.encode(errors="replace").decode()}\n')
-        if len(text) > MOST_LETTERS:
+        if len(text) > MAX_CHARACTERS:
             return SAYS_TOO_MUCH
         return 2 if str(path) in text else NAMES_NOTHING
     with np.load(shipped_policy() / 'golden.npz') as arrays:

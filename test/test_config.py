@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from metactl_ros import settings as settings_module
-from metactl_ros.config import build, MOST_ENTRIES, MOST_PROBLEMS, MOST_TEXT, shown
+from metactl_ros.config import build, MAX_ENTRIES, MAX_PROBLEMS, MAX_TEXT, shown
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.settings import load_arm, load_settings, PlantSettings, share_directory
@@ -118,7 +118,7 @@ def test_of_very_many_problems_the_first_are_reported(shipped, written):
     with pytest.raises(ConfigError) as caught:
         load_arm(written(arm))
     lines = str(caught.value).splitlines()
-    assert len(lines) == MOST_PROBLEMS
+    assert len(lines) == MAX_PROBLEMS
     assert lines[-1] == 'file.yaml: and perhaps more; correct these first.'
 
 
@@ -126,11 +126,11 @@ def test_what_a_value_says_of_itself_is_cut_short(shipped, written):
     arm = shipped('arm.yaml') | {'joint_names': ['a' * 5000, 'a' * 5000]}
     with pytest.raises(ConfigError, match='names must differ') as caught:
         load_arm(written(arm))
-    assert len(str(caught.value)) < 2 * MOST_TEXT
+    assert len(str(caught.value)) < 2 * MAX_TEXT
 
 
 def test_a_list_has_a_most_of_entries(shipped, written):
-    arm = shipped('arm.yaml') | {'link_masses_kg': [1.0] * (MOST_ENTRIES + 1)}
+    arm = shipped('arm.yaml') | {'link_masses_kg': [1.0] * (MAX_ENTRIES + 1)}
     with pytest.raises(ConfigError, match='expected at most 10000 entries, found 10001'):
         load_arm(written(arm))
 
@@ -156,7 +156,7 @@ def test_a_whole_number_fits_into_64_bits(shipped):
     ids=range(7),
 )
 def test_a_large_value_is_shown_in_few_characters(value):
-    assert 0 < len(shown(value)) <= MOST_TEXT
+    assert 0 < len(shown(value)) <= MAX_TEXT
 
 
 @pytest.mark.parametrize('value', [1, 'a', None, 2.5, [1, 'b', {'a': [1]}], -(10**60)])

@@ -103,6 +103,7 @@ def test_a_word_that_readers_disagree_about_is_refused(word):
         ('? [1, 2]\n: a', r'expected a name for a key, found \[1, 2\]'),
         ('? {a: 1}\n: a', 'expected a name for a key'),
         ('<<: {a: 1}', "expected a name for a key, found '<<'"),
+        ('- &x "<<"\n- {*x : 1}', "expected a name for a key, found '<<'"),
         ('{a: 1, b: {c: 1, c: 2}}', r"key 'c' is given twice \(line 1\); remove one"),
         ('9' * 41, 'expected a number of at most 40 characters, found 41'),
         ('[' * 500_000, rf'expected at most {MAX_DEPTH} levels'),

@@ -3,7 +3,7 @@
 """The verifier without the check of the graph: what then reaches onnxruntime must harm nobody."""
 
 from metactl_ros.policy import verifier
-from metactl_ros.policy.confined import serve
+from metactl_ros.policy.verifier import serve
 
 verifier.check_graph = lambda *_: None
 

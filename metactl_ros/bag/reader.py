@@ -24,7 +24,7 @@ from pathlib import Path
 import stat
 from typing import Any, NamedTuple
 
-from metactl_ros.config import MOST_TEXT, shown
+from metactl_ros.config import MAX_TEXT, shown
 from metactl_ros.errors import ConfigError, MetactlError, MissingDependency
 from metactl_ros.files import KINDS, read_at_most
 from metactl_ros.strict_yaml import MAX_BYTES, parse_yaml
@@ -155,7 +155,7 @@ def read_bag(path: Path, is_wanted: Callable[[str], bool]) -> BagContent:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             problems.append(
                 f'{_cut(file.name)}: breaks off after {collector.num_messages} messages '
-                f'({type(error).__name__}: {str(why)[:MOST_TEXT]})'
+                f'({type(error).__name__}: {str(why)[:MAX_TEXT]})'
             )
     if information is not None:
         expected, found = information.get('message_count'), collector.num_messages
@@ -251,7 +251,7 @@ def _size(file: Path) -> int:
 
 def _cut(text: object) -> str:
     """Return a text of a bag for a message: not too long, and nothing that steers a terminal."""
-    is_harmless = isinstance(text, str) and len(text) < MOST_TEXT and text.isprintable()
+    is_harmless = isinstance(text, str) and len(text) < MAX_TEXT and text.isprintable()
     return str(text) if is_harmless else shown(text)
 
 
@@ -262,13 +262,13 @@ def _read_information(folder: Path, problems: list[str]) -> dict[str, Any] | Non
         problems.append('metadata.yaml: is missing, the recording was not ended')
         return None
     try:
-        content = parse_yaml(read_at_most(file, MAX_BYTES).decode('utf-8'), is_all_text=True)
+        content: Any = parse_yaml(read_at_most(file, MAX_BYTES).decode('utf-8'), is_all_text=True)
         information = content['rosbag2_bagfile_information']
         compression = information.get('compression_mode', '')
         custom = information.get('custom_data')
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        problems.append(f'metadata.yaml: cannot be read ({str(why)[:MOST_TEXT]})')
+        problems.append(f'metadata.yaml: cannot be read ({str(why)[:MAX_TEXT]})')
         return None
     except (LookupError, TypeError, AttributeError):  # a list or a text in place of a table
         problems.append('metadata.yaml: cannot be read (it is not that of a bag)')

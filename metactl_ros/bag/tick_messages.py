@@ -33,7 +33,7 @@ from metactl_ros.bag.command_log import (
 )
 from metactl_ros.bag.reader import BagContent, BagError
 from metactl_ros.bag.topics import SHIELD_NAMES
-from metactl_ros.config import MOST_TEXT, shown
+from metactl_ros.config import MAX_TEXT, shown
 from metactl_ros.control.modes import Cause, Mode
 
 TYPES = {
@@ -230,7 +230,7 @@ def _find_node(where: Path, content: BagContent, node: str) -> str:
             'one of them with --node.'
         )
     if not found:
-        topics = ', '.join(sorted(content.counts))[:MOST_TEXT] or 'no topics'
+        topics = ', '.join(sorted(content.counts))[:MAX_TEXT] or 'no topics'
         why = f' ({"; ".join(content.problems)})' if content.problems else ''
         raise BagError(
             f'{where}: lacks the telemetry of a node {node!r}, such as {end}shield; states and '

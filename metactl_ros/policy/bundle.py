@@ -17,17 +17,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 import hashlib
 from pathlib import Path
+import sys
 from typing import NamedTuple
 
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.settings import ControllerSettings
-from metactl_ros.dynamics.two_link import Arm, NUM_JOINTS
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.policy.contract import check_made_for, Contract, parse_contract
 from metactl_ros.policy.onnx_policy import OnnxPolicy, PolicyShape
 from metactl_ros.policy.sealed import BundleError, read_sealed, SUMS
-from metactl_ros.policy.verifier import Exhibit, refusing, verify_apart
+from metactl_ros.policy.verifier import (
+    GOLDEN_TOLERANCE,
+    PolicyFiles,
+    refusing,
+    verify_confined,
+)
 
-__all__ = ['Bundle', 'BundleError', 'Content', 'load_bundle', 'read_bundle']
+__all__ = ['Bundle', 'BundleError', 'Content', 'inspect_bundle', 'load_bundle', 'read_bundle']
 
 
 class Content(NamedTuple):
@@ -95,6 +101,24 @@ def read_bundle(path: Path) -> Content:
     return _verified(path, files, parse_contract(path / 'contract.json', files['contract.json']))
 
 
+def inspect_bundle(path: Path) -> int:
+    """Verify a bundle and print its card, for `metactl inspect`; return 0.
+
+    Control characters are left out: a card must not steer a terminal.
+
+    Raises:
+        BundleError: If the bundle is not sound.
+    """
+    content = read_bundle(path)
+    card = ''.join(c for c in content.card if c.isprintable() or c == '\n')
+    sys.stdout.write(
+        f'{card}\n'
+        f'verified: complete, unchanged, golden vectors met to {GOLDEN_TOLERANCE}\n'
+        f'SHA-256: {content.sha256}\n'
+    )
+    return 0
+
+
 def check_hash(path: Path, files: Mapping[str, bytes], expected: str) -> None:
     """Refuse a bundle that is not the one expected; an empty text expects none in particular."""
     found = _hash_of(files)
@@ -114,11 +138,11 @@ def _verified(path: Path, files: Mapping[str, bytes], contract: Contract) -> Con
     shape = PolicyShape(
         num_rows=contract.context.num_rows,
         num_features=len(contract.features),
-        num_actions=GainMap(contract.gain_box, NUM_JOINTS).size,
+        num_actions=GainMap(contract.gain_box, len(contract.arm.joint_names)).size,
     )
     with refusing(path / 'card.md'):
         card = files['card.md'].decode()
-    verify_apart(Exhibit(path, files['policy.onnx'], files['golden.npz'], shape))
+    verify_confined(PolicyFiles(path, files['policy.onnx'], files['golden.npz'], shape))
     with refusing(path / 'policy.onnx'):
         policy = OnnxPolicy(files['policy.onnx'], shape)
     return Content(policy, contract, card, _hash_of(files))

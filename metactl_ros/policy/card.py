@@ -3,7 +3,7 @@
 """The card of a bundle: one page for people, written from its contract and its results."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import cast, NotRequired, TypedDict
 
 from metactl_ros.policy.contract import Contract
 
@@ -55,11 +55,59 @@ RESULTS_HEAD = """\
 NO_RESULTS = 'No evaluation was given to the exporter.'
 
 
+class RunRecord(TypedDict):
+    """Of `training.train`, what the card names."""
+
+    model: str
+    heads: int
+    preset: str
+    steps: int
+    seed: int
+    plant: str
+    tau_z: float
+
+
+class TaskRecord(TypedDict):
+    """Of the task of a plant, what the card names."""
+
+    payload_max_kg: float
+
+
+class PlantRecord(TypedDict):
+    """Of the plant of the training, what the card names."""
+
+    task: TaskRecord
+
+
+class TrainingRecord(TypedDict):
+    """`training` of a contract, as `training.export` writes it."""
+
+    run: RunRecord
+    plant: PlantRecord
+    command: list[str]
+
+
+class EvaluationRecord(TypedDict):
+    """Of a record of `training.evaluate`, what the card shows; a lost rollout may have no RMSE."""
+
+    plant: str
+    tau_z: float
+    rmse: float | None
+    baseline_rmse: float | None
+    delta_percent: float | None
+    shield_activation: float
+    payload_levels_kg: list[float]
+    num_rollouts_per_payload: int
+    num_lost: NotRequired[int]
+    num_diverged: NotRequired[int]
+    """Its older name."""
+
+
 def write_card(
     name: str,
     contract: Contract,
     num_actions: int,
-    results: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, object]],
     agreement: float,
     num_windows: int,
 ) -> str:
@@ -73,9 +121,9 @@ def write_card(
         agreement: Largest difference between torch and onnxruntime.
         num_windows: On so many windows.
     """
-    training: Any = contract.training
+    training = cast(TrainingRecord, contract.training)
     run, box = training['run'], contract.gain_box
-    rows = [_result_row(result) for result in results]
+    rows = [_result_row(cast(EvaluationRecord, result)) for result in results]
     return TEMPLATE.format(
         name=name,
         rows=contract.context.num_rows,
@@ -94,10 +142,15 @@ def write_card(
         kd=_range(box.kd_per_s),
         slope=_range(box.lambda_per_s),
         columns=''.join(f', {entry.column} {_range(entry.ends)}' for entry in box.feed_forward),
-        effort=' and '.join(f'{most:g}' for most in contract.arm.limits.effort_nm),
+        effort=' and '.join(f'{limit:g}' for limit in contract.arm.limits.effort_nm),
         arm=contract.arm_sha256[:16],
-        **{key: run[key] for key in ('model', 'heads', 'preset', 'steps', 'seed')},
-        **{key: run[key] for key in ('plant', 'tau_z')},
+        model=run['model'],
+        heads=run['heads'],
+        preset=run['preset'],
+        steps=run['steps'],
+        seed=run['seed'],
+        plant=run['plant'],
+        tau_z=run['tau_z'],
     )
 
 
@@ -105,8 +158,7 @@ def _range(ends: Sequence[float]) -> str:
     return f'{ends[0]:g} to {ends[1]:g}'
 
 
-def _result_row(result: Mapping[str, Any]) -> str:
-    """Return one line of the table; a lost rollout may have no RMSE."""
+def _result_row(result: EvaluationRecord) -> str:
     rollouts = result['num_rollouts_per_payload'] * len(result['payload_levels_kg'])
     cells = [
         result['plant'],
@@ -116,7 +168,7 @@ def _result_row(result: Mapping[str, Any]) -> str:
         _number(result['delta_percent'], '+.1f', ' %'),
         _number(100.0 * result['shield_activation'], '.1f', ' %'),
         str(rollouts),
-        str(result.get('num_lost', result.get('num_diverged', '-'))),  # its older name
+        str(result.get('num_lost', result.get('num_diverged', '-'))),
     ]
     return f'| {" | ".join(cells)} |'
 

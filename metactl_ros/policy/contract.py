@@ -11,7 +11,6 @@ import hashlib
 import json
 from pathlib import Path
 import re
-from typing import Any
 
 from metactl_ros.config import build
 from metactl_ros.control.estimators.choice import EstimatorSettings
@@ -30,9 +29,9 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.policy.sealed import BundleError
 
 SCHEMA_VERSION = 1
-MOST_DEPTH, MOST_KEYS, MOST_DIGITS = 16, 256, 40
+MAX_DEPTH, MAX_KEYS, MAX_DIGITS = 16, 256, 40
 """Of JSON; the exporter needs 5, 20 and 22."""
-MOST_LETTERS = 2000
+MAX_CHARACTERS = 2000
 """Of what a message quotes."""
 
 # Strings are skipped whole: brackets within them do not nest. One that does not end is no JSON.
@@ -103,9 +102,9 @@ def parse_contract(where: Path, data: bytes) -> Contract:
         contract = build(Contract, mapping, 'contract')
     except ConfigError as error:
         text = str(error)
-        more = f' ... {len(text)} letters' if len(text) > MOST_LETTERS else ''
+        more = f' ... {len(text)} letters' if len(text) > MAX_CHARACTERS else ''
         raise BundleError(
-            f'{where}: {text[:MOST_LETTERS]}{more}\nExport the policy again.'
+            f'{where}: {text[:MAX_CHARACTERS]}{more}\nExport the policy again.'
         ) from None
     # No more names than the file has: a hostile count must not fill the memory.
     num_extra = min(contract.context.num_extra, len(contract.features))
@@ -122,7 +121,7 @@ def parse_contract(where: Path, data: bytes) -> Contract:
     return contract
 
 
-def _read_json(data: bytes) -> Any:
+def _read_json(data: bytes) -> object:
     """Return what strict JSON says that is neither deep nor long-winded.
 
     Raises:
@@ -134,8 +133,8 @@ def _read_json(data: bytes) -> Any:
     for token in _BRACKETS.finditer(text):
         depth += {'[': 1, '{': 1, ']': -1, '}': -1}.get(token[0], 0)
         deepest = max(deepest, depth)
-    if deepest > MOST_DEPTH:
-        raise ValueError(f'nested {deepest} deep, expected at most {MOST_DEPTH}')
+    if deepest > MAX_DEPTH:
+        raise ValueError(f'nested {deepest} deep, expected at most {MAX_DEPTH}')
     return json.loads(
         text,
         object_pairs_hook=_mapping,
@@ -144,10 +143,10 @@ def _read_json(data: bytes) -> Any:
     )
 
 
-def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > MOST_KEYS:
-        raise ValueError(f'{len(pairs)} keys in one table, expected at most {MOST_KEYS}')
-    mapping: dict[str, Any] = {}
+def _mapping(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(pairs) > MAX_KEYS:
+        raise ValueError(f'{len(pairs)} keys in one table, expected at most {MAX_KEYS}')
+    mapping: dict[str, object] = {}
     for key, value in pairs:
         if key in mapping:
             raise ValueError(f'the key {_short(key)} is there twice')
@@ -156,15 +155,15 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _bounded(digits: str) -> str:
-    if len(digits) > MOST_DIGITS:
-        raise ValueError(f'a number of {len(digits)} digits, expected at most {MOST_DIGITS}')
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f'a number of {len(digits)} digits, expected at most {MAX_DIGITS}')
     return digits
 
 
 def _short(value: object) -> str:
     """Return a value for a message, whatever its length."""
     text = repr(value)
-    return text if len(text) <= MOST_LETTERS else f'{text[:MOST_LETTERS]} ...'
+    return text if len(text) <= MAX_CHARACTERS else f'{text[:MAX_CHARACTERS]} ...'
 
 
 def check_made_for(

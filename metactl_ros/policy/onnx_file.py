@@ -11,10 +11,11 @@ for the same reason a field that there can be only one of occurs once, and with 
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 import math
 from pathlib import Path
 import struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from metactl_ros.policy.sealed import BundleError
 
@@ -23,8 +24,7 @@ INT64, FLOAT, DOUBLE = 7, 1, 11
 ITEM_BYTES = {INT64: 8, FLOAT: 4, DOUBLE: 8}
 
 Value = int | float | str | tuple[int, ...]
-Record = dict[str, Any]
-"""The fields of a message by name; of a repeated one a list."""
+"""Of an attribute."""
 
 
 class Node(NamedTuple):
@@ -137,9 +137,9 @@ REFUSED: dict[tuple[str, int], str] = {
 }
 """Names for what is refused; any other field is told by its number."""
 
-MOST_FIELDS = 100_000
+MAX_FIELDS = 100_000
 """A policy has a few thousand; a file with more is not walked to its end."""
-MOST_LETTERS = 256
+MAX_CHARACTERS = 256
 """Of a name."""
 VARINT, FIXED_64, LENGTH, FIXED_32 = 0, 1, 2, 5
 """Wire types of protobuf."""
@@ -149,6 +149,37 @@ FIXED_BYTES = {FIXED_64: 8, FIXED_32: 4}
 VARINT_BITS = 64
 
 
+@dataclass(slots=True)
+class Message:
+    """The fields of a message that occur, by type and name, each as often as it occurs."""
+
+    integers: dict[str, list[int]] = field(default_factory=dict)
+    singles: dict[str, list[float]] = field(default_factory=dict)
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    data: dict[str, list[memoryview]] = field(default_factory=dict)
+    messages: dict[str, list['Message']] = field(default_factory=dict)
+
+    def names(self) -> set[str]:
+        """Return the names of the fields that occur."""
+        return {*self.integers, *self.singles, *self.texts, *self.data, *self.messages}
+
+    def integer(self, name: str) -> int:
+        """Return a number that occurs at most once; 0 where it does not, as in protobuf."""
+        return self.integers.get(name, [0])[0]
+
+    def text(self, name: str) -> str:
+        """Return a text that occurs at most once; empty where it does not."""
+        return self.texts.get(name, [''])[0]
+
+    def message(self, name: str) -> 'Message':
+        """Return a message that occurs at most once; an empty one where it does not."""
+        return self.messages.get(name, [Message()])[0]
+
+    def every(self, name: str) -> list['Message']:
+        """Return all messages of a name."""
+        return self.messages.get(name, [])
+
+
 def read_graph(where: Path, data: bytes) -> Graph:
     """Return the graph of an ONNX file that is plain and self-contained.
 
@@ -156,15 +187,15 @@ def read_graph(where: Path, data: bytes) -> Graph:
         BundleError: If it is not.
     """
     model = _Reader(where).read('model', memoryview(data))
-    if len(model['opset']) != 1 or 'graph' not in model:
+    if len(model.every('opset')) != 1 or 'graph' not in model.messages:
         raise damaged(where)
-    graph = model['graph']
+    graph = model.message('graph')
     return Graph(
-        opset=model['opset'][0].get('version', 0),
-        nodes=tuple(_node(where, record) for record in graph['nodes']),
-        tensors=tuple(_tensor(where, record) for record in graph['tensors']),
-        inputs=tuple(_end(where, record) for record in graph['inputs']),
-        outputs=tuple(_end(where, record) for record in graph['outputs']),
+        opset=model.message('opset').integer('version'),
+        nodes=tuple(_node(where, message) for message in graph.every('nodes')),
+        tensors=tuple(_tensor(where, message) for message in graph.every('tensors')),
+        inputs=tuple(_end(where, message) for message in graph.every('inputs')),
+        outputs=tuple(_end(where, message) for message in graph.every('outputs')),
     )
 
 
@@ -187,32 +218,29 @@ class _Reader:
     def __init__(self, where: Path) -> None:
         self._where, self._num_fields = where, 0
 
-    def read(self, message: str, data: memoryview) -> Record:
+    def read(self, kind: str, data: memoryview) -> Message:
         """Return the fields of a message; MESSAGES is a tree, so this ends."""
-        known = MESSAGES[message]
-        record: Record = {field.name: [] for field in known.values() if field.is_repeated}
+        known, message = MESSAGES[kind], Message()
         for number, wire, part in _fields(self._where, data):
             self._count()
-            field = known.get(number)
-            if field is None:
-                thing = REFUSED.get((message, number), f'field {number} of its {message}')
+            spec = known.get(number)
+            if spec is None:
+                thing = REFUSED.get((kind, number), f'field {number} of its {kind}')
                 raise needless(self._where, thing)
-            if wire == LENGTH and field.kind == INTEGER and field.is_repeated:
-                record[field.name] += self._packed(part)
-            elif wire != WIRE_OF.get(field.kind, LENGTH):
+            if wire == LENGTH and spec.kind == INTEGER and spec.is_repeated:
+                for value in self._packed(part):
+                    message.integers.setdefault(spec.name, []).append(value)
+                continue
+            is_again = not spec.is_repeated and spec.name in message.names()
+            if is_again or wire != WIRE_OF.get(spec.kind, LENGTH):
                 raise damaged(self._where)
-            elif field.is_repeated:
-                record[field.name].append(self._value(field.kind, part))
-            elif field.name in record:
-                raise damaged(self._where)
-            else:
-                record[field.name] = self._value(field.kind, part)
-        return record
+            self._add(message, spec, part)
+        return message
 
     def _count(self) -> None:
         self._num_fields += 1
-        if self._num_fields > MOST_FIELDS:
-            raise needless(self._where, f'more than {MOST_FIELDS} fields')
+        if self._num_fields > MAX_FIELDS:
+            raise needless(self._where, f'more than {MAX_FIELDS} fields')
 
     def _packed(self, data: memoryview) -> list[int]:
         """Return whole numbers that lie side by side, each counted as a field."""
@@ -223,16 +251,23 @@ class _Reader:
             values.append(_signed(value))
         return values
 
-    def _value(self, kind: str, part: memoryview) -> object:
-        if kind in MESSAGES:
-            return self.read(kind, part)
+    def _add(self, message: Message, spec: Field, part: memoryview) -> None:
+        """Note one more value of a field."""
+        name, kind = spec.name, spec.kind
         if kind == INTEGER:
-            return _signed(_varint(self._where, part, 0)[0])
-        if kind == SINGLE:
-            return struct.unpack('<f', part)[0]
-        if kind == DATA:
-            return part
-        if len(part) > MOST_LETTERS:
+            value = _signed(_varint(self._where, part, 0)[0])
+            message.integers.setdefault(name, []).append(value)
+        elif kind == SINGLE:
+            message.singles.setdefault(name, []).append(struct.unpack('<f', part)[0])
+        elif kind == DATA:
+            message.data.setdefault(name, []).append(part)
+        elif kind == TEXT:
+            message.texts.setdefault(name, []).append(self._text(part))
+        else:
+            message.messages.setdefault(name, []).append(self.read(kind, part))
+
+    def _text(self, part: memoryview) -> str:
+        if len(part) > MAX_CHARACTERS:
             raise needless(self._where, f'a name of {len(part)} letters')
         text = bytes(part).decode('ascii', errors='replace')
         if not text.isprintable() or '\ufffd' in text:
@@ -240,22 +275,29 @@ class _Reader:
         return text
 
 
-def _node(where: Path, record: Record) -> Node:
+def _node(where: Path, message: Message) -> Node:
     attributes: dict[str, Value] = {}
-    for entry in record['attributes']:
-        name, kind = entry.get('name', ''), ATTRIBUTE_TYPES.get(entry.get('type', 0))
-        filled = {key for key, value in entry.items() if value != []} - {'name', 'type'}
-        if kind is None or name in attributes or not filled <= {kind}:
+    for entry in message.every('attributes'):
+        name, kind = entry.text('name'), ATTRIBUTE_TYPES.get(entry.integer('type'))
+        if kind is None or name in attributes or not entry.names() <= {kind, 'name', 'type'}:
             raise damaged(where)
-        value = entry.get(kind, 0 if kind != 'text' else '')
-        attributes[name] = tuple(value) if kind == 'integers' else value
-    inputs, outputs = tuple(record['inputs']), tuple(record['outputs'])
-    return Node(record.get('operator', ''), inputs, outputs, attributes)
+        attributes[name] = _attribute(kind, entry)
+    inputs, outputs = (tuple(message.texts.get(end, ())) for end in ('inputs', 'outputs'))
+    return Node(message.text('operator'), inputs, outputs, attributes)
 
 
-def _tensor(where: Path, record: Record) -> Tensor:
-    kind, shape = record.get('kind', 0), tuple(record['shape'])
-    name, data = record.get('name', ''), record.get('data', memoryview(b''))
+def _attribute(kind: str, entry: Message) -> Value:
+    """Return the value of an attribute; one that is left out is zero or empty."""
+    if kind == 'integers':
+        return tuple(entry.integers.get(kind, ()))
+    if kind == 'text':
+        return entry.text(kind)
+    return entry.singles[kind][0] if kind in entry.singles else entry.integer(kind)
+
+
+def _tensor(where: Path, message: Message) -> Tensor:
+    kind, shape = message.integer('kind'), tuple(message.integers.get('shape', ()))
+    name, data = message.text('name'), message.data.get('data', [memoryview(b'')])[0]
     if kind not in ITEM_BYTES:
         raise needless(where, f'the constant {name!r} of element type {kind}')
     if min(shape, default=1) < 1 or math.prod(shape) * ITEM_BYTES[kind] != len(data):
@@ -266,13 +308,13 @@ def _tensor(where: Path, record: Record) -> Tensor:
     return Tensor(name, kind, shape, data)
 
 
-def _end(where: Path, record: Record) -> End:
-    kind = record.get('type', {}).get('tensor', {})
-    axes = kind.get('shape', {}).get('axes', [])
-    if not axes or any(len(axis) != 1 for axis in axes):  # an axis has a length or a name
+def _end(where: Path, message: Message) -> End:
+    tensor = message.message('type').message('tensor')
+    axes = tensor.message('shape').every('axes')
+    if not axes or any(len(axis.names()) != 1 for axis in axes):  # a length or a name
         raise damaged(where)
-    shape = tuple(next(iter(axis.values())) for axis in axes)
-    return End(record.get('name', ''), kind.get('kind', 0), shape)
+    shape = tuple(axis.text('name') if axis.texts else axis.integer('length') for axis in axes)
+    return End(message.text('name'), tensor.integer('kind'), shape)
 
 
 def _fields(where: Path, data: memoryview) -> Iterator[tuple[int, int, memoryview]]:

@@ -12,7 +12,7 @@ constant can be folded into gigabytes. Operators come after what they read, so t
 from collections.abc import Callable, Mapping
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from metactl_ros.policy.onnx_file import (
     DOUBLE,
@@ -24,6 +24,7 @@ from metactl_ros.policy.onnx_file import (
     Node,
     read_graph,
     Tensor,
+    Value,
 )
 from metactl_ros.policy.sealed import BundleError
 
@@ -31,16 +32,16 @@ Shape = tuple[int, ...]
 
 OPSET = 20
 """Of ONNX, whose rules these are; the first with GELU."""
-MOST_NODES = 1000
+MAX_NODES = 1000
 """The largest network of `training.learn.networks` has about a hundred; none is deeper than it is
 long."""
-MOST_ELEMENTS, MOST_AXES = 2**20, 8
+MAX_ELEMENTS, MAX_AXES = 2**20, 8
 """Of any tensor, for one window; the largest network has a hundredth, and five axes."""
-MOST_OPERATIONS = 2**25
+MAX_OPERATIONS = 2**25
 """Multiplications, for one window: a few times what fits into the budget of a tick."""
 OPERATIONS_PER_ELEMENT = 16
 """What an element of any result counts for: a copy costs less, a GELU about this."""
-MOST_ENTRIES = 64
+MAX_ENTRIES = 64
 """Of a constant that decides a shape."""
 
 
@@ -53,7 +54,7 @@ class Rule(NamedTuple):
 
     infer: Callable[['Call'], list[Shape]]
     num_inputs: tuple[int, int]
-    attributes: Mapping[str, tuple[Any, ...] | type]
+    attributes: Mapping[str, tuple[Value, ...] | type[Value]]
     """The values that an attribute may have, or their type."""
 
 
@@ -74,18 +75,20 @@ class Call:
 
     def attribute(self, name: str, default: int) -> int:
         """Return an attribute that is a whole number."""
-        value: Any = self._node.attributes.get(name, default)
-        return int(value)
+        value = self._node.attributes.get(name, default)
+        assert isinstance(value, int)  # its rule says so
+        return value
 
     def integers(self, name: str) -> Shape:
         """Return an attribute that is a list of whole numbers."""
-        value: Any = self._node.attributes.get(name, ())
-        return tuple(value)
+        value = self._node.attributes.get(name, ())
+        assert isinstance(value, tuple)
+        return value
 
     def constant(self, number: int) -> tuple[int, ...]:
         """Return the entries of an input that decides a shape."""
         tensor = self._constants.get(self._node.inputs[number])
-        if tensor is None or tensor.kind != INT64 or math.prod(tensor.shape) > MOST_ENTRIES:
+        if tensor is None or tensor.kind != INT64 or math.prod(tensor.shape) > MAX_ENTRIES:
             raise MisfitError(f'decides a shape by {self._node.inputs[number]!r}, no constant')
         return tensor.whole_numbers()
 
@@ -108,8 +111,8 @@ def check_graph(where: Path, data: bytes) -> dict[str, Shape]:
             f'{where}: expected version {OPSET} of the ONNX operators, found {graph.opset}; '
             'export it again.'
         )
-    if len(graph.nodes) > MOST_NODES:
-        raise needless(where, f'more than {MOST_NODES} operators')
+    if len(graph.nodes) > MAX_NODES:
+        raise needless(where, f'more than {MAX_NODES} operators')
     shapes = _given(where, graph)
     constants = {tensor.name: tensor for tensor in graph.tensors}
     num_operations = 0
@@ -125,8 +128,8 @@ def check_graph(where: Path, data: bytes) -> dict[str, Shape]:
                 'python -m training.export.'
             ) from None
         num_operations += num_more
-        if num_operations > MOST_OPERATIONS:
-            raise needless(where, f'more than {MOST_OPERATIONS} operations')
+        if num_operations > MAX_OPERATIONS:
+            raise needless(where, f'more than {MAX_OPERATIONS} operations')
         shapes |= results
     missing = [end.name for end in graph.outputs if end.name not in shapes]
     if missing:
@@ -141,7 +144,7 @@ def _given(where: Path, graph: Graph) -> dict[str, Shape]:
     for entry in entries:
         shape = tuple(1 if isinstance(length, str) else length for length in entry.shape)
         if not is_small(shape):
-            raise needless(where, f'{entry.name!r} of shape {shape[: MOST_AXES + 1]}')
+            raise needless(where, f'{entry.name!r} of shape {shape[: MAX_AXES + 1]}')
         if entry.name in shapes or not entry.name:
             raise BundleError(f'{where}: defines {entry.name!r} twice; export it again.')
         shapes[entry.name] = shape
@@ -173,7 +176,7 @@ def _infer(
     for shape in results:
         if not is_small(shape):
             raise MisfitError(
-                f'makes a tensor of shape {shape}, expected 1 to {MOST_ELEMENTS} entries'
+                f'makes a tensor of shape {shape}, expected 1 to {MAX_ELEMENTS} entries'
             )
     elements = sum(math.prod(shape) for shape in results)
     return found, elements * OPERATIONS_PER_ELEMENT + _multiplications(node, call, results)
@@ -181,8 +184,8 @@ def _infer(
 
 def is_small(shape: Shape) -> bool:
     """Return whether a tensor may have this shape."""
-    size = math.prod(shape) if len(shape) <= MOST_AXES and min(shape, default=1) > 0 else 0
-    return 0 < size <= MOST_ELEMENTS
+    size = math.prod(shape) if len(shape) <= MAX_AXES and min(shape, default=1) > 0 else 0
+    return 0 < size <= MAX_ELEMENTS
 
 
 def _multiplications(node: Node, call: Call, results: list[Shape]) -> int:

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network in onnxruntime as the policy of a loop, on one thread of the CPU."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 import onnxruntime
 
 from metactl_ros.signals import Array
@@ -18,6 +20,29 @@ class PolicyShape(NamedTuple):
     num_rows: int
     num_features: int
     num_actions: int
+
+
+class SessionEnd(Protocol):
+    """An input or output of a session."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+class Session(Protocol):
+    """What is used of onnxruntime's InferenceSession, which has no types."""
+
+    def run(
+        self, output_names: Sequence[str], input_feed: Mapping[str, NDArray[np.float32]]
+    ) -> Sequence[NDArray[np.float32]]:
+        """Return the outputs of these names."""
+
+    def get_inputs(self) -> Sequence[SessionEnd]:
+        """Return the inputs."""
+
+    def get_outputs(self) -> Sequence[SessionEnd]:
+        """Return the outputs."""
 
 
 class OnnxPolicy:
@@ -41,8 +66,8 @@ class OnnxPolicy:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         # Not a guess from the bytes: only this format is looked into before.
         options.add_session_config_entry('session.load_model_format', 'ONNX')
-        options.log_severity_level = 4  # only fatal: errors are raised, and told by who catches
-        self._session: Any = onnxruntime.InferenceSession(
+        options.log_severity_level = 4  # only fatal: errors are raised
+        self._session: Session = onnxruntime.InferenceSession(
             model, options, providers=['CPUExecutionProvider']
         )
         found = _ends(self._session)
@@ -63,7 +88,7 @@ class OnnxPolicy:
         return result
 
 
-def _ends(session: Any) -> list[tuple[str, str, list[int | str]]]:
+def _ends(session: Session) -> list[tuple[str, str, list[int | str | None]]]:
     """Return name, type and shape of inputs and outputs, without the free batch in front."""
     return [
         (end.name, end.type, end.shape[1:] if _has_batch(end.shape) else end.shape)

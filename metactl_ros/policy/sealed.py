@@ -31,7 +31,7 @@ T = TypeVar('T')
 
 SUMS = 'SHA256SUMS'
 MEBIBYTE = 2**20
-MOST_BYTES: dict[str, int] = {
+MAX_BYTES: dict[str, int] = {
     'card.md': MEBIBYTE,
     'contract.json': MEBIBYTE // 4,
     'golden.npz': 4 * MEBIBYTE,
@@ -63,7 +63,7 @@ def read_sealed(path: Path) -> dict[str, bytes]:
         ) from None
     try:
         _check_names(path, _some_names(folder))
-        files = {name: _read(path, folder, name) for name in MOST_BYTES}
+        files = {name: _read(path, folder, name) for name in MAX_BYTES}
     finally:
         os.close(folder)
     _check_sums(path, files)
@@ -114,14 +114,14 @@ def sums_of(files: Mapping[str, bytes]) -> bytes:
 def _some_names(folder: int) -> set[str]:
     """Return the names in an open directory: all, or enough to say that there are too many."""
     with os.scandir(folder) as entries:
-        return {entry.name for entry in islice(entries, len(MOST_BYTES) + 1)}
+        return {entry.name for entry in islice(entries, len(MAX_BYTES) + 1)}
 
 
 def _check_names(path: Path, found: set[str]) -> None:
-    missing, unlisted = sorted(MOST_BYTES.keys() - found), sorted(found - MOST_BYTES.keys())
+    missing, unlisted = sorted(MAX_BYTES.keys() - found), sorted(found - MAX_BYTES.keys())
     if unlisted:
         raise BundleError(
-            f'{path}: expected only {sorted(MOST_BYTES)}, found {unlisted[0]!r}, too; remove it.'
+            f'{path}: expected only {sorted(MAX_BYTES)}, found {unlisted[0]!r}, too; remove it.'
         )
     if missing:
         raise BundleError(f'{path}: {missing[0]} is missing; copy the whole bundle again.')
@@ -137,7 +137,7 @@ def _read(path: Path, folder: int, name: str) -> bytes:
         raise BundleError(
             f'{path / name}: cannot be read ({_reason(error)}); copy the bundle again.'
         ) from None
-    most = MOST_BYTES[name]
+    most = MAX_BYTES[name]
     with file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):

@@ -2,23 +2,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves that a policy is harmless and runs as made: in a process of its own, before it is loaded.
 
-Everything that reads the graph or the golden vectors is here: the walk through the file, the check
-of its shapes, the session of onnxruntime, which folds all constants, and the runs. What hangs,
-aborts or fills the memory does so in that process (`confined`), and the bundle is refused.
+    verify_confined(files)                                     in the process that loads
+    python -m metactl_ros.policy.verifier                      the process that verifies
+
+Everything that reads the graph or the golden vectors runs there: the walk through the file, the
+check of its shapes, the session of onnxruntime, which folds all constants, and the runs. That
+process is limited in time and memory. If it hangs, aborts or grows, the bundle is refused, and the
+caller goes on. Its clock starts when it has imported what it needs: how long that takes says
+nothing about the policy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 import io
 import json
 import math
+import os
 from pathlib import Path
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
 from typing import NamedTuple
 import zipfile
 
 import numpy as np
 
-from metactl_ros.policy.confined import ask, MEMORY_BYTES, NoAnswerError, NotStartedError, serve
+from metactl_ros.errors import MetactlError
 from metactl_ros.policy.onnx_graph import check_graph
 from metactl_ros.policy.onnx_policy import INPUT, OnnxPolicy, OUTPUT, PolicyShape
 from metactl_ros.policy.sealed import BundleError
@@ -26,14 +38,33 @@ from metactl_ros.signals import Array
 
 GOLDEN_TOLERANCE = 1e-6
 """Largest difference of an action, of range 2, between this machine and the golden vectors."""
-MOST_LETTERS = 500
-"""Of what a parser says about hostile bytes."""
-
-
 SOUND, EXPORT_AGAIN = 'sound', 'export the policy again'
+ANSWER_S = 3.0
+"""How long verification may take; a sound bundle takes 0.05 s."""
+CPU_S = 4
+"""Of processor time, should there be several threads."""
+MEMORY_BYTES = 2**28
+"""How much it may need beside what the modules need; a sound bundle needs a tenth."""
+START_S = 30.0
+"""How long the process may take to start, which is 0.2 s on an idle machine."""
+SLACK_S = 1.0
+"""How much later the caller gives up than the process should have ended itself."""
+READY = b'+'
+OUT_OF_MEMORY = 77
+"""Exit code of a process that ran out of memory."""
+MAX_PARSER_CHARACTERS, MAX_STDERR_CHARACTERS = 500, 300
+"""Of what a parser says about hostile bytes, and a process that died wrote last."""
 
 
-class Exhibit(NamedTuple):
+class NoAnswerError(MetactlError, RuntimeError):
+    """The process did not answer; the text says how it ended."""
+
+
+class NotStartedError(NoAnswerError):
+    """The process did not even start, which says nothing about the policy."""
+
+
+class PolicyFiles(NamedTuple):
     """What is to be verified."""
 
     path: Path
@@ -45,25 +76,21 @@ class Exhibit(NamedTuple):
     shape: PolicyShape
 
 
-def verify_apart(exhibit: Exhibit) -> None:
-    """Let another process verify a policy.
+def verify_confined(files: PolicyFiles) -> None:
+    """Verify a policy in a process of its own.
 
     Raises:
-        BundleError: With what the other found, or what became of it.
+        BundleError: With what it found, or how it ended.
     """
-    head = {
-        'path': str(exhibit.path),
-        'shape': exhibit.shape,
-        'sizes': [len(exhibit.model), len(exhibit.golden)],
-    }
-    request = json.dumps(head).encode() + b'\n' + exhibit.model + exhibit.golden
+    head = {'path': str(files.path), 'shape': files.shape, 'model_bytes': len(files.model)}
+    request = json.dumps(head).encode() + b'\n' + files.model + files.golden
     try:
-        answer = ask(__name__, request).decode()
+        answer = run_confined(__name__, request).decode()
     except NoAnswerError as error:
         is_busy = isinstance(error, NotStartedError)
         advice = 'load it again while this machine is less busy' if is_busy else EXPORT_AGAIN
         raise BundleError(
-            f'{exhibit.path}: the process that verifies it {error}; {advice}.'
+            f'{files.path}: the process that verifies it {error}; {advice}.'
         ) from None
     if answer != SOUND:
         raise BundleError(answer)
@@ -72,17 +99,16 @@ def verify_apart(exhibit: Exhibit) -> None:
 def respond(request: bytes) -> bytes:
     """Return what is wrong with a policy, or that it is sound."""
     head, _, rest = request.partition(b'\n')
-    told = json.loads(head)
-    size, _ = told['sizes']
-    shape = PolicyShape(*told['shape'])
+    about = json.loads(head)
+    size, shape = about['model_bytes'], PolicyShape(*about['shape'])
     try:
-        verify(Exhibit(Path(told['path']), rest[:size], rest[size:], shape))
+        verify(PolicyFiles(Path(about['path']), rest[:size], rest[size:], shape))
     except BundleError as error:
         return str(error).encode(errors='replace')
     return SOUND.encode()
 
 
-def verify(exhibit: Exhibit) -> None:
+def verify(files: PolicyFiles) -> None:
     """Refuse a policy unless its graph is harmless and it gives the golden actions.
 
     Windows are given at once, and one by one as on a robot.
@@ -90,12 +116,12 @@ def verify(exhibit: Exhibit) -> None:
     Raises:
         BundleError: With file, reason and what to do.
     """
-    graph_file, golden_file = exhibit.path / 'policy.onnx', exhibit.path / 'golden.npz'
-    check_graph(graph_file, exhibit.model)
+    graph_file, golden_file = files.path / 'policy.onnx', files.path / 'golden.npz'
+    check_graph(graph_file, files.model)
     with refusing(graph_file):
-        policy = OnnxPolicy(exhibit.model, exhibit.shape)
+        policy = OnnxPolicy(files.model, files.shape)
     with refusing(golden_file):
-        window, action = read_golden(exhibit.golden, exhibit.shape)
+        window, action = read_golden(files.golden, files.shape)
     with refusing(graph_file):
         found = policy(window), np.stack([policy(one) for one in window])
         worst = max(float(np.abs(actions - action).max()) for actions in found)
@@ -154,15 +180,107 @@ def _read_array(data: bytes) -> Array:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Whatever a parser raises on hostile bytes, refuse the bundle, and let the caller live on."""
+    """Turn whatever a parser raises on hostile bytes into a refusal of the bundle."""
     try:
         yield
     except Exception as error:
-        said = ''.join(sign if sign.isprintable() else ' ' for sign in str(error)[:MOST_LETTERS])
-        reason = f'{type(error).__name__}: {said}'
-        if isinstance(error, MemoryError) or 'alloc' in said:
+        text = str(error)[:MAX_PARSER_CHARACTERS]
+        text = ''.join(c if c.isprintable() else ' ' for c in text)
+        reason = f'{type(error).__name__}: {text}'
+        if isinstance(error, MemoryError) or 'alloc' in text:
             reason = f'it needs more than {MEMORY_BYTES // 2**20} MiB: {reason}'
         raise BundleError(f'{path}: cannot be used ({reason}); {EXPORT_AGAIN}.') from error
+
+
+# The process: how it is called, and how it is limited
+
+
+def run_confined(module: str, request: bytes) -> bytes:
+    """Return what a module of Python, run as a program that calls `serve`, answers.
+
+    Raises:
+        NoAnswerError: If it hangs, dies, fails or needs too much.
+    """
+    # The same modules as here, and nothing from the working directory unless it is here, too.
+    environment = os.environ | {
+        'PYTHONPATH': os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
+        'OMP_NUM_THREADS': '1',
+        'OPENBLAS_NUM_THREADS': '1',
+    }
+    try:
+        process = subprocess.Popen(
+            [sys.executable, '-P', '-m', module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            process_group=0,  # a Ctrl-C is for this process to answer
+        )
+    except OSError as error:
+        raise NotStartedError(f'cannot be started ({error})') from None
+    with process:
+        try:
+            return _exchange(process, request)
+        finally:
+            process.kill()
+
+
+def _exchange(process: 'subprocess.Popen[bytes]', request: bytes) -> bytes:
+    assert process.stdout is not None
+    has_output, _, _ = select.select([process.stdout], [], [], START_S)
+    if not has_output:
+        raise NotStartedError(f'did not start within {START_S:g} s')
+    is_ready = os.read(process.stdout.fileno(), 1) == READY
+    try:
+        answer, errors = process.communicate(request if is_ready else b'', ANSWER_S + SLACK_S)
+    except subprocess.TimeoutExpired:
+        raise NoAnswerError(f'took longer than {ANSWER_S:g} s') from None
+    code = process.returncode
+    if -code in (signal.SIGALRM, signal.SIGXCPU):
+        raise NoAnswerError(f'took longer than {ANSWER_S:g} s')
+    if code == OUT_OF_MEMORY:
+        raise NoAnswerError(f'needed more than {MEMORY_BYTES // 2**20} MiB')
+    if code or not is_ready:
+        text = ''.join(c for c in errors.decode(errors='replace') if c.isprintable())
+        end = f'was ended by {signal.Signals(-code).name}' if code < 0 else f'ended with {code}'
+        raise NoAnswerError(f'{end} ({text[-MAX_STDERR_CHARACTERS:]})')
+    return answer
+
+
+def serve(respond: Callable[[bytes], bytes]) -> None:
+    """Confine this process, read a request from stdin, write the answer to stdout, and end."""
+    _confine()
+    answers = os.fdopen(os.dup(1), 'wb', buffering=0)
+    os.dup2(2, 1)  # whatever else is printed is no answer
+    answers.write(READY)
+    request = sys.stdin.buffer.read()
+    try:
+        answer = respond(request)
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+    answers.write(answer)
+    os._exit(0)  # at once: what was loaded is not trusted to end well
+
+
+def _confine() -> None:
+    """Limit time and memory from now on; a process that exceeds its time is ended by the system.
+
+    The parent may have blocked or ignored the signals.
+    """
+    ends = {signal.SIGALRM, signal.SIGXCPU}
+    for name in ends:
+        signal.signal(name, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
+    signal.setitimer(signal.ITIMER_REAL, ANSWER_S)
+    used_bytes = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
+    cpu_s = math.ceil(time.process_time()) + CPU_S
+    for limit, most in (
+        (resource.RLIMIT_AS, used_bytes + MEMORY_BYTES),
+        (resource.RLIMIT_CPU, cpu_s),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (most, most))
 
 
 if __name__ == '__main__':

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.config import build, MOST_ENTRIES, require_not_negative, shown
+from metactl_ros.config import build, MAX_ENTRIES, require_not_negative, shown
 from metactl_ros.dynamics.friction import Friction, friction_torque
 from metactl_ros.dynamics.two_link import bias_torque, Inertia, inertia_matrix, NUM_JOINTS
 from metactl_ros.errors import ConfigError
@@ -190,9 +190,9 @@ def plant_entries(scenario: object, where: str) -> list[Any]:
     if not isinstance(scenario, Mapping) or not isinstance(scenario.get('faults'), list):
         raise ConfigError(f'{where}: expected a list `faults:`; write `faults: []` for none.')
     entries = scenario['faults']
-    if len(entries) > MOST_ENTRIES:
+    if len(entries) > MAX_ENTRIES:
         raise ConfigError(
-            f'{where}: faults: expected at most {MOST_ENTRIES} entries, found {len(entries)}; '
+            f'{where}: faults: expected at most {MAX_ENTRIES} entries, found {len(entries)}; '
             'leave some out.'
         )
     return [entry for entry in entries if _is_meant_for_plant(entry)]

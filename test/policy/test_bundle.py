@@ -12,7 +12,6 @@ import sys
 from bundles import (
     change_contract,
     golden_of,
-    made_bundle,
     npz,
     refusal,
     reseal,
@@ -23,33 +22,16 @@ import pytest
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
-from metactl_ros.policy.bundle import load_bundle, read_bundle
+from metactl_ros.policy.bundle import inspect_bundle, load_bundle, read_bundle
 from metactl_ros.policy.contract import hash_of
-from metactl_ros.policy.inspect import run_inspect
-from metactl_ros.policy.sealed import MOST_BYTES
+from metactl_ros.policy.sealed import MAX_BYTES
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTENT = sorted(name for name in MOST_BYTES if name != 'SHA256SUMS')
+CONTENT = sorted(name for name in MAX_BYTES if name != 'SHA256SUMS')
 W, F, M = 5, 11, 8
-
-
-@pytest.fixture(scope='module')
-def made(settings, tmp_path_factory):
-    return made_bundle(tmp_path_factory, settings)
-
-
-@pytest.fixture
-def spoilt(made, tmp_path):
-    """A copy to spoil."""
-    return Path(shutil.copytree(made, tmp_path / 'spoilt.metactl'))
-
-
-@pytest.fixture
-def load(settings):
-    return lambda path: load_bundle(path, settings.arm, settings.controller)
 
 
 @pytest.fixture(scope='module')
@@ -136,7 +118,7 @@ def test_each_file_is_opened_once(made, load, monkeypatch):
 
     monkeypatch.setattr(os, 'open', recording)
     load(made)
-    assert sorted(opened) == sorted([str(made), *MOST_BYTES])
+    assert sorted(opened) == sorted([str(made), *MAX_BYTES])
 
 
 def test_loading_leaves_no_descriptor_open(spoilt, load):
@@ -346,7 +328,7 @@ def test_a_sound_bundle_with_another_hash_is_refused_and_both_are_told(settings,
 
 
 def test_inspect_shows_the_card_of_a_sound_bundle(made, capsys):
-    assert run_inspect(made) == 0
+    assert inspect_bundle(made) == 0
     shown = capsys.readouterr().out
     assert (made / 'card.md').read_text() in shown
     assert 'verified' in shown
@@ -354,13 +336,13 @@ def test_inspect_shows_the_card_of_a_sound_bundle(made, capsys):
 
 
 def test_inspect_keeps_orders_to_the_terminal_from_it(spoilt, capsys):
-    run_inspect(reseal(spoilt, card_md='# a\x1b[2J\x07\u202eb\n'.encode()))
+    inspect_bundle(reseal(spoilt, card_md='# a\x1b[2J\x07\u202eb\n'.encode()))
     assert capsys.readouterr().out.startswith('# a[2Jb\n')
 
 
 def test_inspect_refuses_a_damaged_bundle(spoilt):
     (spoilt / 'card.md').write_text('better than it is')
-    refusal(run_inspect, spoilt)
+    refusal(inspect_bundle, spoilt)
 
 
 def test_a_contract_survives_json_to_the_last_bit(settings, made):

@@ -4,37 +4,20 @@
 
 import os
 from pathlib import Path
-import shutil
 import socket
 
-from bundles import files_of, golden_of, made_bundle, refusal, reseal
+from bundles import files_of, golden_of, refusal, reseal
 import numpy as np
 import onnx
 import pytest
 
 from metactl_ros.errors import MetactlError
-from metactl_ros.policy.bundle import BundleError, load_bundle
-from metactl_ros.policy.onnx_file import MOST_FIELDS
-from metactl_ros.policy.sealed import MOST_BYTES
+from metactl_ros.policy.bundle import BundleError
+from metactl_ros.policy.onnx_file import MAX_FIELDS
+from metactl_ros.policy.sealed import MAX_BYTES
 from metactl_ros.policy.verifier import verify
 
-CONTENT = sorted(name for name in MOST_BYTES if name != 'SHA256SUMS')
-
-
-@pytest.fixture(scope='module')
-def made(settings, tmp_path_factory):
-    return made_bundle(tmp_path_factory, settings)
-
-
-@pytest.fixture
-def spoilt(made, tmp_path):
-    """A copy to spoil."""
-    return Path(shutil.copytree(made, tmp_path / 'spoilt.metactl'))
-
-
-@pytest.fixture
-def load(settings):
-    return lambda path: load_bundle(path, settings.arm, settings.controller)
+CONTENT = sorted(name for name in MAX_BYTES if name != 'SHA256SUMS')
 
 
 def test_a_path_without_a_bundle_is_refused(made, load, tmp_path):
@@ -59,7 +42,7 @@ def test_a_refusal_is_an_error_of_this_package(load, tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize('name', MOST_BYTES)
+@pytest.mark.parametrize('name', MAX_BYTES)
 def test_a_missing_file_is_refused(spoilt, load, name):
     (spoilt / name).unlink()
     assert f'{name} is missing' in refusal(load, spoilt)
@@ -104,7 +87,7 @@ def to_loop(path):
     path.symlink_to(path.name)
 
 
-@pytest.mark.parametrize('name', MOST_BYTES)
+@pytest.mark.parametrize('name', MAX_BYTES)
 @pytest.mark.parametrize(
     ('replacement', 'reason'),
     [
@@ -124,22 +107,22 @@ def test_only_regular_files_are_read(spoilt, load, tmp_path, name, replacement, 
     assert reason in message
 
 
-@pytest.mark.parametrize('name', MOST_BYTES)
+@pytest.mark.parametrize('name', MAX_BYTES)
 def test_an_empty_or_too_large_file_is_refused(spoilt, load, name):
     os.truncate(spoilt / name, 0)
-    most = f'{spoilt / name}: expected 1 to {MOST_BYTES[name]} bytes, found'
+    most = f'{spoilt / name}: expected 1 to {MAX_BYTES[name]} bytes, found'
     assert f'{most} none' in refusal(load, spoilt)
-    os.truncate(spoilt / name, MOST_BYTES[name] + 1)
+    os.truncate(spoilt / name, MAX_BYTES[name] + 1)
     assert f'{most} more' in refusal(load, spoilt)
-    os.truncate(spoilt / name, MOST_BYTES[name])
+    os.truncate(spoilt / name, MAX_BYTES[name])
     assert 'SHA-256' in refusal(load, spoilt)
-    assert max(MOST_BYTES.values()) == 16 * 2**20
+    assert max(MAX_BYTES.values()) == 16 * 2**20
 
 
 def test_a_thousand_bit_flips_and_truncations_are_refused(spoilt, load):
     rng, good = np.random.default_rng(0), files_of(spoilt)
     for _ in range(1000):
-        name = rng.choice(list(MOST_BYTES))
+        name = rng.choice(list(MAX_BYTES))
         at = int(rng.integers(len(good[name])))
         bad = bytearray(good[name])
         bad[at] ^= 1 << int(rng.integers(8))
@@ -153,7 +136,7 @@ def test_a_thousand_bit_flips_and_truncations_are_refused(spoilt, load):
 @pytest.mark.parametrize('name', CONTENT)
 def test_under_a_valid_seal_damage_is_refused_or_harmless(spoilt, load, name, capfd, monkeypatch):
     # Without a process for each, which takes 0.2 s.
-    monkeypatch.setattr('metactl_ros.policy.bundle.verify_apart', verify)
+    monkeypatch.setattr('metactl_ros.policy.bundle.verify_confined', verify)
     rng, good = np.random.default_rng(1), (spoilt / name).read_bytes()
     window, action = golden_of(spoilt)
     for _ in range(200):
@@ -290,7 +273,7 @@ def test_a_graph_that_was_only_parsed_and_written_is_accepted(spoilt, load):
         (b'PK\x03\x04' * 9, 'field 10 of its model'),  # a model.zip under another name
         (b'\x80\x04\x95' * 9, 'field 64 of its model'),  # a pickle
         (b'\x08\x0a', 'not an ONNX file'),  # a model without a graph
-        (b'\x42\x00' * (MOST_FIELDS + 1), f'more than {MOST_FIELDS} fields'),
+        (b'\x42\x00' * (MAX_FIELDS + 1), f'more than {MAX_FIELDS} fields'),
         (b'\x08\x0a\x08\x0a', 'not an ONNX file'),  # two versions
         (b'\x3a\x04\x0a\x02\x20\x01', 'not an ONNX file'),  # a number for an operator
         (b'\x38\x01', 'not an ONNX file'),  # a number for a graph

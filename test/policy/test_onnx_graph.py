@@ -16,12 +16,12 @@ import onnx
 from onnx import helper
 import pytest
 
-from metactl_ros.policy.onnx_file import MOST_LETTERS
+from metactl_ros.policy.onnx_file import MAX_CHARACTERS
 from metactl_ros.policy.onnx_graph import (
     check_graph,
-    MOST_ELEMENTS,
-    MOST_NODES,
-    MOST_OPERATIONS,
+    MAX_ELEMENTS,
+    MAX_NODES,
+    MAX_OPERATIONS,
     OPERATORS,
 )
 from metactl_ros.policy.sealed import BundleError
@@ -177,28 +177,28 @@ WEIGHT, TALL = np.ones((3, 4), np.float32), np.ones((2048, 1))
             "decides a shape by 'many', no constant",
         ),
         # Too much
-        (slow(1), f'holds more than {MOST_OPERATIONS} operations'),
+        (slow(1), f'holds more than {MAX_OPERATIONS} operations'),
         (
             policy_with(node('Add', ['tall', 'flat'], ['more']), tall=TALL, flat=np.ones(1024)),
-            f'makes a tensor of shape (2048, 1024), expected 1 to {MOST_ELEMENTS} entries',
+            f'makes a tensor of shape (2048, 1024), expected 1 to {MAX_ELEMENTS} entries',
         ),
         (
             policy_with(node('Pad', ['row', 'pads'], ['more']), pads=np.array([0, 0, 0, 2**62])),
             'makes a tensor of shape (1, 4611686018427387915)',
         ),
-        (policy_with(big=np.ones(MOST_ELEMENTS + 1, np.float32)), "'big' of shape (1048577,)"),
+        (policy_with(big=np.ones(MAX_ELEMENTS + 1, np.float32)), "'big' of shape (1048577,)"),
         (policy_with(deep=np.ones((1,) * 9)), "'deep' of shape (1, 1, 1, 1, 1, 1, 1, 1, 1)"),
         (
             policy_with(node('Reshape', ['row', 'nine'], ['more']), nine=[1] * 8 + [11]),
             'makes a tensor of shape (1, 1, 1, 1, 1, 1, 1, 1, 11)',
         ),
         (
-            policy_with(*(node('Relu', ['row'], [f'r{k}']) for k in range(MOST_NODES))),
-            f'holds more than {MOST_NODES} operators',
+            policy_with(*(node('Relu', ['row'], [f'r{k}']) for k in range(MAX_NODES))),
+            f'holds more than {MAX_NODES} operators',
         ),
         (
-            changed(lambda m: setattr(m.graph, 'name', 'x' * (MOST_LETTERS + 1))),
-            f'holds a name of {MOST_LETTERS + 1} letters',
+            changed(lambda m: setattr(m.graph, 'name', 'x' * (MAX_CHARACTERS + 1))),
+            f'holds a name of {MAX_CHARACTERS + 1} letters',
         ),
         # Nothing at all
         (
@@ -269,7 +269,7 @@ def test_a_gru_has_the_shape_that_onnxruntime_computes():
 def test_the_least_that_is_too_much_is_refused_and_the_most_that_is_not_is_accepted():
     size = 256
     per_product = size**3 + 16 * size**2
-    most = MOST_OPERATIONS // per_product
+    most = MAX_OPERATIONS // per_product
     with pytest.raises(BundleError, match='operations'):
         check_graph(WHERE, slow(most + 1, size))
     with pytest.raises(BundleError, match='joins shapes'):  # after its products

@@ -27,22 +27,29 @@ import numpy as np
 from onnx import helper
 import pytest
 
-from metactl_ros.policy import confined, verifier
-from metactl_ros.policy.confined import ANSWER_S, ask, NoAnswerError, NotStartedError, SLACK_S
+from metactl_ros.policy import verifier
 from metactl_ros.policy.onnx_policy import PolicyShape
 from metactl_ros.policy.sealed import BundleError
-from metactl_ros.policy.verifier import Exhibit, verify_apart
+from metactl_ros.policy.verifier import (
+    ANSWER_S,
+    NoAnswerError,
+    NotStartedError,
+    PolicyFiles,
+    run_confined,
+    SLACK_S,
+    verify_confined,
+)
 
 SOON_S = ANSWER_S + SLACK_S + 1.0
 """With the start of a process, on a machine that others use, too."""
 
 
 def answer_to(act):
-    return ask('answering', act.__name__.encode())
+    return run_confined('answering', act.__name__.encode())
 
 
 def test_an_answer_comes_back():
-    assert ask('answering', b'abc' * 1_000_000) == b'cba' * 1_000_000
+    assert run_confined('answering', b'abc' * 1_000_000) == b'cba' * 1_000_000
 
 
 def test_only_the_answer_is_the_answer():
@@ -74,7 +81,7 @@ def test_whatever_becomes_of_the_process_is_told_soon(act, reason, capfd):
 def test_a_process_that_cannot_end_itself_is_ended(monkeypatch):
     """As one that was stopped."""
     before = children()
-    monkeypatch.setattr(confined, 'ANSWER_S', -confined.SLACK_S + 0.2)
+    monkeypatch.setattr(verifier, 'ANSWER_S', -SLACK_S + 0.2)
     with pytest.raises(NoAnswerError, match='took longer'):
         answer_to(sleep_long)
     assert children() <= before
@@ -86,35 +93,35 @@ def children():
     return set(listed.read_text().split()) if listed.exists() else set()
 
 
-def test_a_process_that_does_not_start_says_nothing_about_the_question(monkeypatch):
+def test_a_process_that_does_not_start_says_nothing_about_the_policy(monkeypatch):
     before = children()
     with pytest.raises(NoAnswerError, match=r'ended with 1 .*No module named no_such_module'):
-        ask('no_such_module', b'')
-    monkeypatch.setattr(confined, 'START_S', 0.0)
+        run_confined('no_such_module', b'')
+    monkeypatch.setattr(verifier, 'START_S', 0.0)
     with pytest.raises(NotStartedError, match='did not start within 0 s'):
-        ask('answering', b'')
+        run_confined('answering', b'')
     monkeypatch.setattr(sys, 'executable', '/nowhere/python')
     with pytest.raises(NotStartedError, match='cannot be started'):
-        ask('answering', b'')
+        run_confined('answering', b'')
     assert children() <= before
 
 
 def test_it_ends_itself_when_nobody_waits_for_it_any_more():
     """Started by a process that is killed before there is an answer, signals blocked."""
     code = (
-        'import os, signal, time, metactl_ros.policy.confined as confined\n'
+        'import os, signal, time, metactl_ros.policy.verifier as verifier\n'
         'signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGXCPU})\n'
         'signal.signal(signal.SIGALRM, signal.SIG_IGN)\n'
-        'def converse(process, request):\n'
+        'def exchange(process, request):\n'
         '    os.read(process.stdout.fileno(), 1)\n'
         '    process.stdin.write(request)\n'
         '    process.stdin.close()\n'
         '    print(process.pid, flush=True)\n'
         '    time.sleep(60.0)\n'
-        'confined._converse = converse\n'
-        "confined.ask('answering', b'sleep')\n"
+        'verifier._exchange = exchange\n'
+        "verifier.run_confined('answering', b'sleep')\n"
     )
-    path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])
+    path = os.pathsep.join([str(folder) for folder in Path(__file__).parents[1:3]])
     with subprocess.Popen(
         [sys.executable, '-c', code],
         stdout=subprocess.PIPE,
@@ -155,7 +162,7 @@ def gigabytes():
 
 def minutes():
     """Multiply constants for as long as there is power."""
-    expand, constants = expanded([1500, 1500], 1e-3)
+    expand, constants = expanded([3000, 3000], 1e-3)
     products = [
         helper.make_node('MatMul', [f'x{k}' if k else 'big', 'big'], [f'x{k + 1}'])
         for k in range(500)
@@ -184,10 +191,10 @@ def as_large_as_the_arm_is_high():
     return policy_with(*nodes, huge=np.float32(1e9), zero=np.int64(0), one=np.int64(1))
 
 
-def exhibit(model):
+def files_of(model):
     window, action = golden_of_policy(np.random.default_rng(0))
     golden = npz(window=window, action=action)
-    return Exhibit(Path('a.metactl'), model, golden, PolicyShape(5, 11, 8))
+    return PolicyFiles(Path('a.metactl'), model, golden, PolicyShape(5, 11, 8))
 
 
 @pytest.mark.parametrize(
@@ -203,11 +210,11 @@ def test_what_onnxruntime_cannot_bear_is_refused_even_if_the_check_let_it_pass(
     make, reason, monkeypatch, capfd
 ):
     with pytest.raises(BundleError, match=r"the operator '(Expand|ReduceMax)'"):
-        verify_apart(exhibit(make()))
+        verify_confined(files_of(make()))
     monkeypatch.setattr(verifier, '__name__', 'unchecked_verifier')
     began = time.monotonic()
     with pytest.raises(BundleError, match=reason) as caught:
-        verify_apart(exhibit(make()))
+        verify_confined(files_of(make()))
     assert time.monotonic() - began < SOON_S
     assert 'a.metactl' in str(caught.value)
     assert 'export the policy again' in str(caught.value)
@@ -215,10 +222,10 @@ def test_what_onnxruntime_cannot_bear_is_refused_even_if_the_check_let_it_pass(
 
 
 def test_a_sound_policy_is_found_sound():
-    verify_apart(exhibit(policy_with()))
+    verify_confined(files_of(policy_with()))
 
 
 def test_a_machine_that_is_too_busy_is_not_the_fault_of_the_bundle(monkeypatch):
-    monkeypatch.setattr(confined, 'START_S', 0.0)
+    monkeypatch.setattr(verifier, 'START_S', 0.0)
     with pytest.raises(BundleError, match='load it again while this machine is less busy'):
-        verify_apart(exhibit(policy_with()))
+        verify_confined(files_of(policy_with()))

@@ -2,32 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden vectors and cards that no robot loads, and by how much a golden vector may be missed."""
 
-from pathlib import Path
-import shutil
-
-from bundles import golden_of, made_bundle, npy_claiming, npz, refusal, reseal, zip_of
+from bundles import golden_of, npy_claiming, npz, refusal, reseal, zip_of
 import numpy as np
 import pytest
 
-from metactl_ros.policy.bundle import load_bundle
-
 W, F = 5, 11
-
-
-@pytest.fixture(scope='module')
-def made(settings, tmp_path_factory):
-    return made_bundle(tmp_path_factory, settings)
-
-
-@pytest.fixture
-def spoilt(made, tmp_path):
-    """A copy to spoil."""
-    return Path(shutil.copytree(made, tmp_path / 'spoilt.metactl'))
-
-
-@pytest.fixture
-def load(settings):
-    return lambda path: load_bundle(path, settings.arm, settings.controller)
 
 
 @pytest.mark.parametrize(
