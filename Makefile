@@ -57,10 +57,10 @@ nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is 
 	cp runs/nightly/runs.csv results/nightly_models.csv
 	$(VENV)/bin/metactl bench --out results/ros_timing.json --headlines results/bench.json
 	$(VENV)/bin/python test/hil_mutants.py
-	$(VENV)/bin/python test/hostile_bags.py
-	PYTHONPATH=. $(VENV)/bin/python test/hostile_bundles.py
+	PYTHONPATH=test:. $(VENV)/bin/python -m hostile.bags
+	PYTHONPATH=test:. $(VENV)/bin/python -m hostile.bundles
 	$(VENV)/bin/python test/hang_bench.py
-	PYTHONPATH=. $(VENV)/bin/python test/hostile_yaml.py
+	PYTHONPATH=test:. $(VENV)/bin/python -m hostile.yaml_files
 	$(VENV)/bin/python -m training.false_alarms
 	for seed in 7 8 9; do \
 	  $(VENV)/bin/metactl hil --random --minutes 10 --seed $$seed && \

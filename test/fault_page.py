@@ -127,11 +127,12 @@ def hostile(folder):
         '| what | how many | answered badly | slowest, s | written by |',
         '|---|---|---|---|---|',
     ]
-    for what in ('bundles', 'bags', 'yaml'):
+    modules = {'bundles': 'bundles', 'bags': 'bags', 'yaml': 'yaml_files'}
+    for what, module in modules.items():
         found = kept(f'hostile_{what}.json', folder)
         if found is not None:
             cells = (what, found['num_cases'], found['num_bad'], found['slowest_s'])
-            lines.append('| ' + ' | '.join(map(str, cells)) + f' | `test/hostile_{what}.py` |')
+            lines.append('| ' + ' | '.join(map(str, cells)) + f' | `test/hostile/{module}.py` |')
     return [*lines, '']
 
 

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from hostile_mcap import bare, channel, chunk, lz4_of, mcap, message, record, schema, zstd_of
+from hostile.mcap_files import bare, channel, chunk, lz4_of, mcap, message, record, schema, zstd_of
 from recordings import write_sqlite
 
 from metactl_ros.bag import reader, storage

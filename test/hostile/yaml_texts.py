@@ -7,30 +7,10 @@ are in it, and returns nothing.
 """
 
 from copy import deepcopy
-from itertools import pairwise
 import json
-import os
 
+from hostile.runs import alias_bomb, at, pick, places, STAND_INS
 import yaml
-
-
-def pick(rng, entries):
-    return entries[int(rng.integers(len(entries)))]
-
-
-def places(value, path=()):
-    """Yield the path of every value inside a value."""
-    entries = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in entries:
-        yield (*path, key)
-        if isinstance(inner, dict | list):
-            yield from places(inner, (*path, key))
-
-
-def at(value, path):
-    for key in path:
-        value = value[key]
-    return value
 
 
 def replaced(rng, value, new, *, among=lambda _: True):
@@ -92,17 +72,9 @@ def deep(rng, base, file):
     file.write_text(levels if rng.integers(2) else with_text(rng, base, levels))
 
 
-def bomb(rng, width, height):
-    names = [f'n{k}' for k in range(height)]
-    first = f'{names[0]}: &{names[0]} [{", ".join(["x"] * width)}]\n'
-    return first + ''.join(
-        f'{b}: &{b} [{", ".join([f"*{a}"] * width)}]\n' for a, b in pairwise(names)
-    )
-
-
 def aliases(rng, base, file):
     """A billion laughs, aliases of themselves, towers, and merges."""
-    lines = bomb(rng, int(rng.integers(2, 30)), int(rng.integers(2, 60)))
+    lines = alias_bomb(int(rng.integers(2, 30)), int(rng.integers(2, 60)))
     match rng.integers(6):
         case 0:
             file.write_text(lines)
@@ -259,24 +231,7 @@ def syntax(rng, base, file):
 
 def no_files(rng, base, file):
     """Something that is no file in its place."""
-    match rng.integers(8):
-        case 0:
-            os.mkfifo(file)
-        case 1:
-            file.mkdir()
-        case 2:
-            file.symlink_to('/dev/zero')
-        case 3:
-            file.symlink_to(file.name)
-        case 4:
-            file.symlink_to('/proc/kmsg')
-        case 5:
-            file.symlink_to('/proc/self/environ')
-        case 6:
-            with file.open('wb') as stream:
-                stream.truncate(2**40)
-        case _:
-            file.touch()
+    STAND_INS[pick(rng, list(STAND_INS))](file)
 
 
 KINDS = {

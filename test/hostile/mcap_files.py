@@ -13,6 +13,8 @@ from mcap.opcode import Opcode
 from recordings import write_own
 import zstandard
 
+from hostile.runs import pick
+
 MAGIC = b'\x89MCAP0\r\n'
 BOMB = 2**30
 HUGE = (0, 1, 2**16, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1)
@@ -24,15 +26,6 @@ def whole(base, folder):
     bag = write_own(folder / 'bag', base.messages)
     (file,) = bag.glob('*.mcap')
     return bag, file
-
-
-def pick(rng, entries):
-    return entries[int(rng.integers(len(entries)))]
-
-
-def nth(base, entries):
-    """Return the entry whose turn it is: after as many bags of a kind all have been used."""
-    return entries[base.turn % len(entries)]
 
 
 def record(opcode, content, length=None):

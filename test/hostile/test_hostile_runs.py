@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1]
 PROGRAM = """
 import json, os, signal, sys, time
-import hostile_runs
-from hostile_runs import run_forked, Tally
-hostile_runs.HANG_S = 0.5
+from hostile import runs
+from hostile.runs import run_forked, Tally
+runs.HANG_S = 0.5
 
 def fail(): raise KeyError('nothing')
 def say(code):

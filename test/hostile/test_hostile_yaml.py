@@ -12,20 +12,20 @@ import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 pytest.importorskip('torch', reason="needs torch: pip install 'metactl_ros[train]'")
-from hostile_yaml import READERS
-from hostile_yaml_texts import KINDS
+from hostile.yaml_files import READERS
+from hostile.yaml_texts import KINDS
 
 pytestmark = pytest.mark.ros
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COUNT = len(KINDS) * len(READERS)
 
 
 def test_every_reader_answers_every_kind_of_hostile_file(tmp_path):
     arguments = ['--count', str(COUNT), '--seed', '16', '--results', tmp_path / 'found.json']
     done = subprocess.run(
-        [sys.executable, ROOT / 'test' / 'hostile_yaml.py', *arguments],
-        env=os.environ | {'PYTHONPATH': str(ROOT)},  # where training is
+        [sys.executable, '-m', 'hostile.yaml_files', *arguments],
+        env=os.environ | {'PYTHONPATH': f'{ROOT / "test"}:{ROOT}'},
         capture_output=True,
         text=True,
     )

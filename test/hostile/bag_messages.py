@@ -8,7 +8,7 @@ Each function makes one bag in a folder from a seeded generator and returns the 
 import json
 import struct
 
-from hostile_mcap import nth, pick
+from hostile.runs import nth, pick
 import numpy as np
 from recordings import read, STORE, write_own, write_raw_mcap
 
@@ -323,7 +323,7 @@ def odd_order(rng, base, folder):
     return write_raw_mcap(folder / 'bag.mcap', rows)
 
 
-CONTENT = (
+MESSAGES = (
     random_bytes,
     odd_counts,
     byte_orders,

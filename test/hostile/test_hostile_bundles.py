@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""A hostile bundle of every kind, and what became of the hundreds of `hostile_bundles.py`."""
+"""A hostile bundle of every kind, and what became of the hundreds of `hostile.bundles`."""
 
 import json
 from pathlib import Path
 
-import hostile_bundles
-from hostile_bundles import cases, judge, KINDS
 import pytest
+
+from hostile import bundles
+from hostile.bundles import cases, judge, KINDS
 
 RESULTS = Path(__file__).resolve().parents[2] / 'results' / 'hostile_bundles.json'
 
@@ -26,7 +27,7 @@ def test_what_ends_otherwise_than_it_may_is_noticed(monkeypatch, allowed, made, 
     def make(bundle, rng):
         return bundle if made else bundle / 'none'
 
-    monkeypatch.setattr(hostile_bundles, 'KINDS', {'make': (make, allowed)})
+    monkeypatch.setattr(bundles, 'KINDS', {'make': (make, allowed)})
     assert bool(judge(count=1, seed=0).bad) is is_bad
 
 

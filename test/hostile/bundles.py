@@ -1,31 +1,54 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Makers of hostile bundles: folders, files, contracts and golden vectors.
+"""Hundreds of hostile policy bundles, each loaded as a robot would, in a process of its own.
 
-Each takes a copy of a sound bundle and a generator of random numbers, spoils the copy, and returns
-its path, which may be another. `hostile_bundle_graphs.py` spoils the network.
+    PYTHONPATH=test:. python -m hostile.bundles [--count 500] [--seed 7] [--only KIND...]
+
+No bundle may end in a traceback, take longer than 5 s, or end the process; each must be refused
+with a message that names it, or loaded if what was changed does no harm. Writes
+results/hostile_bundles.json. Exit code 1: one was not. Here are the makers of hostile folders,
+files, contracts and golden vectors; `bundle_graphs` damages the network. Each takes a copy of a
+sound bundle and a generator of random numbers, and returns its path, which may be another.
 """
 
 import io
+from itertools import cycle, islice
 import json
 import os
-import socket
+from pathlib import Path
+import shutil
 import stat
 import struct
+import sys
+import tempfile
 import zipfile
 
 from bundles import files_of, golden_of, npy_claiming, npz, reseal, zip_of
+from hostile.bundle_graphs import GRAPHS
+from hostile.runs import (
+    at,
+    command_line,
+    make_socket,
+    pick,
+    places,
+    REFUSED,
+    report,
+    run_forked,
+    say,
+    say_nothing,
+    Tally,
+)
 import numpy as np
 
+from metactl_ros.errors import MetactlError
+from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.policy.sealed import MAX_BYTES, SUMS
+from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
+from metactl_ros.result_file import provenance
+from metactl_ros.settings import load_settings, shipped_policy
 
 NAMES = sorted(MAX_BYTES)
 CONTENT = [name for name in NAMES if name != SUMS]
-
-
-def pick(rng, choices):
-    """Return one of some things, as it is."""
-    return choices[int(rng.integers(len(choices)))]
 
 
 # The folder
@@ -76,10 +99,7 @@ def _to_something_else(path, kind):
     elif kind == 'folder':
         path.mkdir()
     elif kind == 'socket':
-        folder = os.open(path.parent, os.O_RDONLY)
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(f'/proc/self/fd/{folder}/{path.name}')  # a socket's path must be short
-        os.close(folder)
+        make_socket(path)
     else:
         numbers = os.makedev(1, 5 if kind == 'device' else 7)  # /dev/zero, /dev/full
         try:
@@ -140,15 +160,6 @@ def strange_sums(bundle, rng):
 # The contract
 
 
-def _paths(value, at=()):
-    """Yield the place of every entry within JSON."""
-    entries = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, entry in entries:
-        yield (*at, key)
-        if isinstance(entry, (dict, list)):
-            yield from _paths(entry, (*at, key))
-
-
 def _contract_of(bundle):
     return json.loads((bundle / 'contract.json').read_text())
 
@@ -159,11 +170,9 @@ ODD = [None, True, '', 'x', '9' * 50, -1, 0, 1e308, -1e308, 5e-324, 2**63, [], {
 def odd_value(bundle, rng):
     """Put something else in one place of the contract that counts."""
     contract = _contract_of(bundle)
-    places = [path for path in _paths(contract) if path[0] != 'training']
-    *way, last = pick(rng, places)
-    part = contract
-    for key in way:
-        part = part[key]
+    chosen = [path for path in places(contract) if path[0] != 'training']
+    *way, last = pick(rng, chosen)
+    part = at(contract, way)
     others = [value for value in ODD if value != part[last]]
     part[last] = pick(rng, others)
     return reseal(bundle, contract_json=json.dumps(contract).encode())
@@ -180,11 +189,9 @@ def odd_number(bundle, rng):
 
 def lost_or_found_key(bundle, rng):
     contract = _contract_of(bundle)
-    places = [p for p in _paths(contract) if p[0] != 'training' and isinstance(p[-1], str)]
-    *way, last = pick(rng, places)
-    part = contract
-    for key in way:
-        part = part[key]
+    chosen = [p for p in places(contract) if p[0] != 'training' and isinstance(p[-1], str)]
+    *way, last = pick(rng, chosen)
+    part = at(contract, way)
     value = part.pop(last)
     if rng.random() < 0.5:
         part[last + pick(rng, ['_', ' ', '\u0000', '\u202e', 'x' * 9999])] = value
@@ -332,8 +339,7 @@ def untouched(bundle, rng):
     return reseal(bundle, card_md=card.encode())
 
 
-REFUSED = (2,)
-KINDS = dict.fromkeys(
+FILES = dict.fromkeys(
     (
         not_there,
         not_a_folder,
@@ -359,3 +365,59 @@ KINDS = dict.fromkeys(
     REFUSED,
 ) | {damaged: (0, *REFUSED), untouched: (0,)}
 """Makers, and the exit codes that loading what they made may have."""
+KINDS = {make.__name__: (make, allowed) for make, allowed in (FILES | GRAPHS).items()}
+MAX_CHARACTERS = 20_000
+"""Of a message."""
+ACTS_OTHERWISE, SAYS_TOO_MUCH, NAMES_NOTHING = 91, 92, 93
+"""Exit codes of what must not be either."""
+
+
+def load(path, settings):
+    """Load a bundle and let it act; return the exit code of a command that does."""
+    try:
+        bundle = load_bundle(path, settings.arm, settings.controller)
+    except MetactlError as error:
+        text = str(error)
+        sys.stderr.write(f'error: {text.encode(errors="replace").decode()}\n')
+        if len(text) > MAX_CHARACTERS:
+            return SAYS_TOO_MUCH
+        return 2 if str(path) in text else NAMES_NOTHING
+    with np.load(shipped_policy() / 'golden.npz') as arrays:
+        pairs = zip(arrays['window'], arrays['action'], strict=True)
+        worst = max(np.abs(bundle.policy(window) - action).max() for window, action in pairs)
+    return 0 if worst <= 2 * GOLDEN_TOLERANCE else ACTS_OTHERWISE
+
+
+def cases(count, seed, only):
+    """Yield number, kind and generator of each bundle; kinds take turns."""
+    names = [name for name in KINDS if not only or name in only]
+    for number, name in enumerate(islice(cycle(names), count)):
+        yield number, name, np.random.default_rng([seed, number])
+
+
+def judge(count, seed, only=(), say=say_nothing):
+    """Make and load bundles; return a tally of how that ended."""
+    tally, settings = Tally(), load_settings()
+    for number, name, rng in cases(count, seed, only):
+        make, allowed = KINDS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / 'bundle.metactl'
+            shutil.copytree(shipped_policy(), copy)
+            path = make(copy, rng)
+            ending = run_forked(lambda path=path: load(path, settings))
+            tally.add(name, f'{name} {number}', ending, allowed)
+        say(f'{name} {number}', ending)
+    return tally
+
+
+def main():
+    parser = command_line(__doc__, KINDS, count=500, seed=7, results='hostile_bundles.json')
+    args = parser.parse_args()
+    tally = judge(args.count, args.seed, args.only or (), say if args.verbose else say_nothing)
+    facts = provenance(load_settings())
+    del facts['settings']
+    return report(args, tally, {'seed': args.seed}, facts)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,21 +1,63 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bags that are hostile around their messages: metadata, databases, and files that are none.
+"""Hundreds of hostile bags, each replayed by `metactl replay` in a process of its own.
 
-Each function makes one bag in a folder from a seeded generator and returns the path to replay.
+    PYTHONPATH=test:. python -m hostile.bags [--count 868] [--seed 15] [--only KIND...]
+
+No bag may end in a traceback, take longer than 5 s, or end the process; each must be answered with
+a message and one of the documented exit codes. Writes results/hostile_bags.json. Exit code 1: one
+was not. Here are the bags that are hostile around their messages: metadata, databases, and files
+that are none; `mcap_files` and `bag_messages` have the others. Each maker writes one bag to a
+folder from a seeded generator and returns the path to replay.
 """
 
 from contextlib import suppress
-from itertools import pairwise
+from itertools import cycle, islice
 import os
 from pathlib import Path
-import socket
+import shutil
 import sqlite3
+import sys
+import tempfile
+from typing import NamedTuple
 
-from hostile_mcap import nth, pick, whole
+from hostile.bag_messages import MESSAGES
+from hostile.mcap_files import MCAP, whole
+from hostile.runs import (
+    alias_bomb,
+    command_line,
+    fresh_folder,
+    nth,
+    pick,
+    report,
+    run_forked,
+    say,
+    say_nothing,
+    STAND_INS,
+    Tally,
+)
 from mcap.writer import CompressionType
-from recordings import write_raw_mcap, write_sqlite
+import numpy as np
+from recordings import (
+    cut,
+    messages_of,
+    record_lockstep,
+    with_every_command,
+    write_raw_mcap,
+    write_sqlite,
+)
 
+from metactl_ros import cli
+from metactl_ros.replay import page as replay_page
+from metactl_ros.replay import verdict
+from metactl_ros.result_file import provenance
+from metactl_ros.settings import load_settings
+
+DOCUMENTED = (0, 1, 2, 3)
+"""Exit codes of metactl replay."""
+LOADED = (replay_page, verdict)
+"""Modules that a run would import, and that a fork has."""
+TICKS = 60
 METADATA_VALUES = (
     *('null', '[]', '{}', '-1', '1e400', '9' * 5000, "''", 'true', '0150', '.nan', '2026-11-01'),
     *('*a', '&a [*a]', '!!python/object/apply:os.getcwd []', '"\\x00"', '[' * 3000, 'x' * 100_000),
@@ -41,15 +83,13 @@ def bad_metadata(rng, base, folder):
     bag, _ = whole(base, folder)
     file = bag / 'metadata.yaml'
     head = 'rosbag2_bagfile_information'
-    bomb = 'a: &a [x, x, x, x, x, x, x, x, x]\n' + ''.join(
-        f'{b}: &{b} [{", ".join([f"*{a}"] * 9)}]\n' for a, b in pairwise('abcdefghij')
-    )
+    bomb = alias_bomb(width=9, height=10)
     contents = [
         *(b'', b'\0' * 1000, rng.bytes(1000), b'- 1', b'1', b'%TAG ! x\n' * 10_000, b'\xff\xfe'),
         *(b'[' * 100_000, b'{a: ' * 100_000, b'? ' * 100_000, b'- ' * 100_000, b'#' * 10**7),
         *(f'{head}: {value}'.encode() for value in METADATA_VALUES),
-        bomb.encode() + f'{head}: *j\n'.encode(),
-        f'{bomb}{head}: {{relative_file_paths: *j, message_count: *j}}\n'.encode(),
+        bomb.encode() + f'{head}: *n9\n'.encode(),
+        f'{bomb}{head}: {{relative_file_paths: *n9, message_count: *n9}}\n'.encode(),
         f'{head}: &a {{compression_mode: *a, custom_data: *a}}\n'.encode(),
         f'{head}: {{message_count: {"9" * 5000}}}'.encode(),
         f'{head}: {{compression_mode: file, compression_format: {"x" * 10**5}}}'.encode(),
@@ -59,50 +99,19 @@ def bad_metadata(rng, base, folder):
     return bag
 
 
-def _fifo(path, _):
-    os.mkfifo(path)
-
-
-def _socket(path, _):
-    here = Path.cwd()
-    os.chdir(path.parent)  # the name of a socket must be short
-    try:
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind(path.name)
-    finally:
-        os.chdir(here)
-
-
-STANDINS = {
-    'fifo': _fifo,
-    'socket': _socket,
-    'folder': lambda path, _: path.mkdir(),
-    'zero': lambda path, _: path.symlink_to('/dev/zero'),
-    'tty': lambda path, _: path.symlink_to('/dev/tty'),
-    'loop': lambda path, _: path.symlink_to(path.name),
-    'dangling': lambda path, _: path.symlink_to('nowhere'),
-    'kernel': lambda path, _: path.symlink_to('/proc/kmsg'),
-    'memory': lambda path, _: path.symlink_to('/proc/self/mem'),
-    'empty': lambda path, _: path.touch(),
-    'zip': lambda path, _: path.write_bytes(b'PK\3\4' + bytes(100)),
-    'text': lambda path, _: path.write_text('no bag'),
-    'random': lambda path, rng: path.write_bytes(rng.bytes(3000)),
-}
-
-
 def no_files(rng, base, folder):
     """Something that is no file in place of one: a pipe, a device, a folder."""
     bag, file = whole(base, folder)
     place = pick(rng, ['file', 'file', 'metadata', 'more', 'database', 'itself'])
-    stand_in = STANDINS[nth(base, list(STANDINS))]
+    stand_in = STAND_INS[nth(base, list(STAND_INS))]
     if place == 'itself':
         path = folder / f'other{pick(rng, ["", ".mcap", ".db3"])}'
-        stand_in(path, rng)
+        stand_in(path)
         return path
     names = {'file': file, 'metadata': bag / 'metadata.yaml'}
     path = names.get(place, bag / f'more{".mcap" if place == "more" else ".db3"}')
     path.unlink(missing_ok=True)
-    stand_in(path, rng)
+    stand_in(path)
     return bag
 
 
@@ -217,3 +226,65 @@ FOLDERS = (
     two_kinds,
     odd_places,
 )
+KINDS = {make.__name__: make for make in (*MCAP, *FOLDERS, *MESSAGES)}
+
+
+class Base(NamedTuple):
+    """What the bags are made of."""
+
+    messages: list
+    """Of a controller with fixed gains."""
+    told: list
+    """Of one that publishes its gains and its estimator."""
+    turn: int = 0
+    """How many bags of the kind were made before."""
+
+
+def record(bag, domain, controller):
+    """Record a controller over ROS; return the messages of its first ticks."""
+    recorded = messages_of(record_lockstep(bag, domain, TICKS, controller=controller))
+    return with_every_command(cut(recorded, TICKS))
+
+
+def record_base(folder, domain):
+    """Record what all bags are made of."""
+    return Base(*(record(folder / name, domain, name) for name in ('ct', 'momentum_observer')))
+
+
+def replay(bag, out):
+    return cli.main(['replay', str(bag), '--out', str(out)])
+
+
+def run_all(names, count, seed, base, folder, say):
+    """Make and replay bags, the kinds in turn; return the tally."""
+    tally = Tally()
+    for number, kind in enumerate(islice(cycle(names), count)):
+        name = f'{kind}/{number}'
+        place = fresh_folder(folder, name)
+        rng = np.random.default_rng([seed, number])
+        bag = KINDS[kind](rng, base._replace(turn=number // len(names)), place)
+        ending = run_forked(lambda bag=bag, place=place: replay(bag, place / 'out'))
+        tally.add(kind, name, ending, DOCUMENTED)
+        say(name, ending)
+        shutil.rmtree(place)
+    return tally
+
+
+def main():
+    parser = command_line(
+        __doc__, KINDS, count=28 * len(KINDS), seed=15, results='hostile_bags.json'
+    )
+    parser.add_argument('--without-pages', action='store_true', help='draw nothing, which is slow')
+    args = parser.parse_args()
+    if args.without_pages:
+        replay_page.write_page = lambda *_: None
+    with tempfile.TemporaryDirectory() as folder:
+        base = record_base(Path(folder), os.getpid() % 50 * 2 + 1)
+        names = args.only or list(KINDS)
+        told = say if args.verbose else say_nothing
+        tally = run_all(names, args.count, args.seed, base, Path(folder), told)
+    return report(args, tally, {'seed': args.seed}, provenance(load_settings()))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

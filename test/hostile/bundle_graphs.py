@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makers of hostile bundles whose network is spoilt: bytes, structure, operators, sizes, weights.
 
-Each is like those of `hostile_bundle_files.py`; the seal is valid.
+Each is like those of `bundles`; the seal is valid.
 """
 
 import os
 
 from bundles import reseal
-from hostile_bundle_files import pick, REFUSED
+from hostile.runs import pick, REFUSED
 import numpy as np
 import onnx
 from onnx import AttributeProto, helper, numpy_helper, TensorProto
@@ -316,7 +316,7 @@ def other_weights(bundle, rng):
     return _changed(bundle, change)
 
 
-KINDS = dict.fromkeys(
+GRAPHS = dict.fromkeys(
     (
         broken_bytes,
         other_operator,

@@ -3,6 +3,7 @@
 """A selection of the hostile bags; `make nightly` replays all of them, with their pages."""
 
 import json
+import os
 from pathlib import Path
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import sys
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from hostile_bags import KINDS
+from hostile.bags import KINDS
 
 pytestmark = pytest.mark.ros
 
@@ -20,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_kind_of_hostile_bag_is_answered(tmp_path):
     arguments = ['--count', str(len(KINDS)), '--without-pages', '--results', 'found.json']
     done = subprocess.run(
-        [sys.executable, ROOT / 'test' / 'hostile_bags.py', *arguments],
+        [sys.executable, '-m', 'hostile.bags', *arguments],
         cwd=tmp_path,
+        env=os.environ | {'PYTHONPATH': f'{ROOT / "test"}:{ROOT}'},
         capture_output=True,
         text=True,
     )

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hundreds of hostile YAML files, each given to what reads such files, in a process of its own.
 
-    python test/hostile_yaml.py [--count 832] [--seed 15] [--only KIND...] [--reader NAME...]
+    PYTHONPATH=test:. python -m hostile.yaml_files [--count 832] [--seed 15] [--reader NAME...]
 
 The readers are the verbs of `metactl`, `python -m training.sweep`, and the functions behind the
 files that no verb takes. None may end in a traceback, take longer than 5 s, or end the process:
@@ -10,7 +10,6 @@ a file is used, or refused with a message and exit code 2. Writes results/hostil
 code 1: one was not.
 """
 
-import argparse
 from collections.abc import Callable
 from itertools import cycle, islice
 import os
@@ -20,21 +19,29 @@ import sys
 import tempfile
 from typing import Any, NamedTuple
 
-from hostile_bags import record
-from hostile_runs import fresh_folder, run_forked, Tally
-from hostile_yaml_texts import KINDS
 import numpy as np
 from recordings import write_own
 import yaml
 
+from hostile.bags import DOCUMENTED, record
+from hostile.runs import (
+    command_line,
+    fresh_folder,
+    REFUSED,
+    report,
+    run_forked,
+    say,
+    say_nothing,
+    Tally,
+)
+from hostile.yaml_texts import KINDS
 from metactl_ros import cli
 from metactl_ros.baselines import load_classical, load_rivals, on_observer, RIVALS
 from metactl_ros.errors import MetactlError
 from metactl_ros.hil import command
 from metactl_ros.hil.scenario import load_scenario
 from metactl_ros.replay import page as replay_page
-from metactl_ros.replay import verdict
-from metactl_ros.result_file import provenance, write_json
+from metactl_ros.result_file import provenance
 from metactl_ros.settings import load_faults, load_file, load_settings, share_directory
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.task import draw_evaluation
@@ -45,8 +52,6 @@ from training.tune import write_rivals
 
 CONFIG = share_directory() / 'config'
 SETTINGS = load_settings()
-LOADED = (verdict, replay_page)
-"""Modules that a run would import, and that a fork has."""
 
 
 class Base(NamedTuple):
@@ -63,7 +68,7 @@ class Reader(NamedTuple):
     """A sound one, in config/."""
     read: Callable[[Path, Path], int]
     """Reads a file, with a recording at hand; returns the exit code."""
-    allowed: tuple[int, ...] = (0, 2)
+    allowed: tuple[int, ...] = (0, *REFUSED)
 
 
 def verb(name, *options):
@@ -122,16 +127,15 @@ def study(file, bag):
     return sweep.main([str(file), '--out', str(file.parent / 'out'), '--jobs', '1'])
 
 
-REPLAY = (0, 1, 2, 3)
 READERS = {
-    'replay --arm-file': Reader('arm.yaml', replay('--arm-file', 'FILE'), REPLAY),
+    'replay --arm-file': Reader('arm.yaml', replay('--arm-file', 'FILE'), DOCUMENTED),
     'replay --controller-file': Reader(
-        'controller.yaml', replay('--controller-file', 'FILE'), REPLAY
+        'controller.yaml', replay('--controller-file', 'FILE'), DOCUMENTED
     ),
     'replay --classical-file': Reader(
         'classical/nominal.yaml',
         replay('--classical-file', 'FILE', '--controller', 'lugre_observer'),
-        REPLAY,
+        DOCUMENTED,
     ),
     'hil': Reader('faults/drop.yaml', verb('hil', 'FILE', '--out', 'OUT')),
     'hil of processes': Reader('faults/kill_plant.yaml', function(load_scenario)),
@@ -179,35 +183,20 @@ def run_all(kinds, readers, count, seed, bag, folder, say):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--count', type=int, default=4 * len(KINDS) * len(READERS))
-    parser.add_argument('--seed', type=int, default=15)
-    parser.add_argument('--only', nargs='+', choices=sorted(KINDS), metavar='KIND')
+    count = 4 * len(KINDS) * len(READERS)
+    parser = command_line(__doc__, KINDS, count=count, seed=15, results='hostile_yaml.json')
     parser.add_argument('--reader', nargs='+', choices=sorted(READERS), metavar='NAME')
-    parser.add_argument('--results', type=Path, default=Path('results/hostile_yaml.json'))
-    parser.add_argument('--verbose', action='store_true', help='say what each ended with')
     args = parser.parse_args()
     command.run_judged = sweep.sweep = run_nothing
     replay_page.write_page = lambda *_: None  # which is slow
-
-    def say(name, ending):
-        if args.verbose:
-            lines = ending.said.strip().splitlines() or ['']
-            sys.stderr.write(f'{name}: {ending.outcome}, {ending.seconds:.2f} s, ')
-            sys.stderr.write(f'{ending.peak_mb:.0f} MB: {lines[-1][:150]}\n')
-
     kinds, readers = args.only or list(KINDS), args.reader or list(READERS)
     with tempfile.TemporaryDirectory() as folder:
         messages = record(Path(folder) / 'recorded', os.getpid() % 50 * 2 + 1, 'ct')
         bag = write_own(Path(folder) / 'bag', messages)
-        tally = run_all(kinds, readers, args.count, args.seed, bag, Path(folder), say)
-    figures = {'seed': args.seed, 'readers': readers, **tally.figures()}
-    write_json(args.results, figures | provenance(load_settings()))
-    for line in tally.bad:
-        sys.stdout.write(f'{line}\n')
-    sys.stdout.write(f'{figures["num_cases"]} files, {figures["num_bad"]} bad; ')
-    sys.stdout.write(f'slowest {tally.slowest}, largest {tally.largest}\n')
-    return 1 if tally.bad else 0
+        told = say if args.verbose else say_nothing
+        tally = run_all(kinds, readers, args.count, args.seed, bag, Path(folder), told)
+    before = {'seed': args.seed, 'readers': readers}
+    return report(args, tally, before, provenance(load_settings()))
 
 
 if __name__ == '__main__':
