@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import NamedTuple
 
 from golden_values import digest, ELSEWHERE, ROOT, RTOL
-from made_records import cells, kept_baselines, of_study
 import numpy as np
 import pytest
-from tick_logs import Day
+from support.made_records import cells, kept_baselines, of_study
+from support.tick_logs import Day
 
 from metactl_ros.baselines import constant_policy, load_learned, on_observer
 from metactl_ros.control.loop import ControlLoop

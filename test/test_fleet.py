@@ -197,7 +197,7 @@ def test_up_lasts_as_long_as_it_is_told_and_leaves_a_bag(tmp_path):
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_up_ends_its_processes_when_asked(number):
     pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-    from ros_peer import wait_until
+    from support.ros_peer import wait_until
 
     with up() as process:
         parent = psutil.Process(process.pid)

@@ -5,9 +5,9 @@
 from dataclasses import replace
 import os
 
-from followed import as_followed
 import numpy as np
 import pytest
+from support.episodes import as_followed
 
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.baselines import load_classical, RIVALS
@@ -100,7 +100,7 @@ def test_the_node_in_lockstep_gives_the_efforts_of_the_in_process_loop(
     setup, in_process, tmp_path
 ):
     pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-    from ros_peer import wait_until
+    from support.ros_peer import wait_until
 
     bag = tmp_path / 'bag'
     with running(replace(setup, record=bag), loopback_environment(DOMAIN)):

@@ -8,15 +8,15 @@ import re
 import sqlite3
 import struct
 
-from bags import a_message, write_bag
 import lz4.frame
 from mcap.opcode import Opcode
 import pytest
+from support.bags import a_message, write_bag
 import zstandard
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from hostile.mcap_files import bare, channel, chunk, lz4_of, mcap, message, record, schema, zstd_of
-from recordings import write_sqlite
+from support.recordings import write_sqlite
 
 from metactl_ros.bag import reader, storage
 from metactl_ros.bag.reader import BagError, BagMessage, MOST_PROBLEMS, read_bag

@@ -7,16 +7,16 @@ import json
 import os
 import random
 
-from bags import a_message, write_bag
 from hypothesis import given
 from hypothesis import settings as searched
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from support.bags import a_message, write_bag
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from mcap.writer import CompressionType
-from recordings import (
+from support.recordings import (
     changed,
     cut,
     messages_of,

@@ -10,7 +10,9 @@ import pytest
 pytest.importorskip('mcap', reason='needs the extra `ros`')
 pytest.importorskip('rosbags', reason='needs the extra `sim`')
 
-from bags import (
+from mcap.records import Chunk, ChunkIndex, Message
+from rosbags.rosbag2 import Reader
+from support.bags import (
     a_message,
     file_size_limit,
     KEPT,
@@ -22,8 +24,6 @@ from bags import (
     TALK,
     write_bag,
 )
-from mcap.records import Chunk, ChunkIndex, Message
-from rosbags.rosbag2 import Reader
 
 from metactl_ros.bag.writer import (
     BagExists,

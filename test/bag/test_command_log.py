@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rosbags', reason='needs the extra `sim`')
-from made_bags import (
+from support.made_bags import (
     a_day,
     bag_of,
     commands_of,
@@ -24,7 +24,7 @@ from made_bags import (
     STORE,
     write,
 )
-from tick_logs import ARM
+from support.tick_logs import ARM
 
 from metactl_ros.bag.command_log import commands_of as commands_in
 from metactl_ros.bag.command_log import FORWARD, read_commands, STAMPED

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from recordings import (
+from support.recordings import (
     cut,
     messages_of,
     record_lockstep,

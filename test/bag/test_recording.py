@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip('mcap', reason='needs the extra `ros`')
 pytest.importorskip('rosbags', reason='needs the extra `sim`')
 
-from bags import a_message, file_size_limit, read_records, read_strings, SECOND, START_NS
 from mcap.records import Message
+from support.bags import a_message, file_size_limit, read_records, read_strings, SECOND, START_NS
 
 from metactl_ros.bag import writer
 from metactl_ros.bag.writer import BagWriteError, BagWriter, LogClock, Recording
@@ -124,7 +124,7 @@ import os, sys, time
 from pathlib import Path
 from metactl_ros.bag.writer import BagWriter
 from metactl_ros.bag.writer import LogClock, Recording
-from bags import a_message
+from support.bags import a_message
 
 for index in range(int(sys.argv[2])):
     if os.fork() == 0:

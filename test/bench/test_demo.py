@@ -19,7 +19,7 @@ from metactl_ros.bench.demo import caveats
 from metactl_ros.control.modes import Mode
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from ros_peer import wait_until
+from support.ros_peer import wait_until
 
 pytestmark = pytest.mark.ros
 

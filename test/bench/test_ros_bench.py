@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from bags import a_message, START_NS, write_bag
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import JointState
+from support.bags import a_message, START_NS, write_bag
 
 from metactl_ros.bag.topics import load_definition
 from metactl_ros.bag.writer import BagTopic, ReceivedMessage

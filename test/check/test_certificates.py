@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from tick_logs import ARM, Day, log_of, PERIOD_NS, rows_of, SETTINGS, shield_row
+from support.tick_logs import ARM, Day, log_of, PERIOD_NS, rows_of, SETTINGS, shield_row
 
 from metactl_ros.baselines import load_classical, RIVALS
 from metactl_ros.check import certificates, matrix_law

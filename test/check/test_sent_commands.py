@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rosbags', reason='needs the extra `sim`')
-from made_bags import (
+from support.made_bags import (
     a_day,
     bag_of,
     BOTH,

@@ -4,7 +4,7 @@
 
 import numpy as np
 import pytest
-from starts import start
+from support.episodes import start
 
 from metactl_ros.baselines import constant_policy, load_classical, RIVALS
 from metactl_ros.control.loop import ControlLoop

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rosbags', reason='needs the extra `sim`')
-from made_bags import (
+from support.made_bags import (
     a_day,
     bag_of,
     BOTH,
@@ -20,7 +20,7 @@ from made_bags import (
     without,
     write,
 )
-from tick_logs import Day
+from support.tick_logs import Day
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.replay.summary import summary

@@ -10,8 +10,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from sights import ARM, FRICTION, MOTION, Recorder, SETTINGS
-from starts import start
+from support.episodes import start
+from support.sights import ARM, FRICTION, MOTION, Recorder, SETTINGS
 
 from metactl_ros.baselines import ESTIMATE, load_rivals, make_classical, RIVALS, truth_of
 from metactl_ros.control.loop import ControlLoop

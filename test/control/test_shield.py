@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 import quadprog
-from situations import LAW, SETTINGS
+from support.situations import LAW, SETTINGS
 
 from metactl_ros.control import shield
 from metactl_ros.control.gain_map import GainMap

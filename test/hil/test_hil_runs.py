@@ -26,7 +26,7 @@ from metactl_ros.hil.scenario import load_scenario
 from metactl_ros.processes import commands, Setup
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from ros_peer import ROOT, wait_until
+from support.ros_peer import ROOT, wait_until
 
 from metactl_ros.ros.mode_monitor import Onlooker
 

@@ -20,10 +20,10 @@ from metactl_ros.runtime.joint_messages import nanoseconds, set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rcl_interfaces.srv import DescribeParameters, GetParameters
-from ros_peer import Peer, ROOT, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
+from support.ros_peer import Peer, ROOT, wait_until
 from trajectory_msgs.msg import JointTrajectory
 
 from metactl_ros.hil.intruder import main, parse_deed

@@ -8,10 +8,10 @@ Each function makes one bag in a folder from a seeded generator and returns the 
 import json
 import struct
 
-from hostile.runs import nth, pick
 import numpy as np
-from recordings import read, STORE, write_own, write_raw_mcap
+from support.recordings import read, STORE, write_own, write_raw_mcap
 
+from hostile.runs import nth, pick
 from metactl_ros.bag.topics import SHIELD_NAMES
 
 TELEMETRY = tuple(

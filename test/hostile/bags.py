@@ -21,6 +21,17 @@ import sys
 import tempfile
 from typing import NamedTuple
 
+from mcap.writer import CompressionType
+import numpy as np
+from support.recordings import (
+    cut,
+    messages_of,
+    record_lockstep,
+    with_every_command,
+    write_raw_mcap,
+    write_sqlite,
+)
+
 from hostile.bag_messages import MESSAGES
 from hostile.mcap_files import MCAP, whole
 from hostile.runs import (
@@ -36,17 +47,6 @@ from hostile.runs import (
     STAND_INS,
     Tally,
 )
-from mcap.writer import CompressionType
-import numpy as np
-from recordings import (
-    cut,
-    messages_of,
-    record_lockstep,
-    with_every_command,
-    write_raw_mcap,
-    write_sqlite,
-)
-
 from metactl_ros import cli
 from metactl_ros.replay import page as replay_page
 from metactl_ros.replay import verdict

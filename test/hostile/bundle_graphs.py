@@ -7,11 +7,12 @@ Each is like those of `bundles`; the seal is valid.
 
 import os
 
-from bundles import reseal
-from hostile.runs import pick, REFUSED
 import numpy as np
 import onnx
 from onnx import AttributeProto, helper, numpy_helper, TensorProto
+from support.bundles import reseal
+
+from hostile.runs import pick, REFUSED
 
 node = helper.make_node
 

@@ -23,7 +23,9 @@ import sys
 import tempfile
 import zipfile
 
-from bundles import files_of, golden_of, npy_claiming, npz, reseal, zip_of
+import numpy as np
+from support.bundles import files_of, golden_of, npy_claiming, npz, reseal, zip_of
+
 from hostile.bundle_graphs import GRAPHS
 from hostile.runs import (
     at,
@@ -38,8 +40,6 @@ from hostile.runs import (
     say_nothing,
     Tally,
 )
-import numpy as np
-
 from metactl_ros.errors import MetactlError
 from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.policy.sealed import MAX_BYTES, SUMS

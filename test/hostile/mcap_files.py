@@ -10,7 +10,7 @@ import zlib
 
 import lz4.frame
 from mcap.opcode import Opcode
-from recordings import write_own
+from support.recordings import write_own
 import zstandard
 
 from hostile.runs import pick

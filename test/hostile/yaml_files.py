@@ -20,7 +20,7 @@ import tempfile
 from typing import Any, NamedTuple
 
 import numpy as np
-from recordings import write_own
+from support.recordings import write_own
 import yaml
 
 from hostile.bags import DOCUMENTED, record

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 import socket
 
-from bundles import files_of, golden_of, refusal, reseal
 import numpy as np
 import onnx
 import pytest
+from support.bundles import files_of, golden_of, refusal, reseal
 
 from metactl_ros.errors import MetactlError
 from metactl_ros.policy.bundle import BundleError

@@ -16,7 +16,8 @@ import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rclpy.serialization import deserialize_message
-from recordings import (
+from std_srvs.srv import Trigger
+from support.recordings import (
     assert_equal,
     changed,
     cut,
@@ -29,8 +30,7 @@ from recordings import (
     write_raw_mcap,
     write_sqlite,
 )
-from ros_peer import Peer, ROOT, wait_until
-from std_srvs.srv import Trigger
+from support.ros_peer import Peer, ROOT, wait_until
 
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.cli import main

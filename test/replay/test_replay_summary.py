@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rosbags', reason='needs the extra `sim`')
-from made_bags import a_day, bag_of, doctored, NUM_TICKS, TELEMETRY, without, write
+from support.made_bags import a_day, bag_of, doctored, NUM_TICKS, TELEMETRY, without, write
 
 from metactl_ros.cli import main
 from metactl_ros.replay.summary import summary

@@ -10,13 +10,14 @@ import os
 import threading
 import time
 
-from followed import as_followed
 import numpy as np
 import pytest
+from support.episodes import as_followed
 import yaml
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from recordings import (
+from sensor_msgs.msg import JointState
+from support.recordings import (
     assert_equal,
     changed,
     messages_of,
@@ -24,8 +25,7 @@ from recordings import (
     with_every_command,
     write_own,
 )
-from ros_peer import PATIENCE_S, Peer, running, wait_until
-from sensor_msgs.msg import JointState
+from support.ros_peer import PATIENCE_S, Peer, running, wait_until
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.topics import TOPICS

@@ -23,11 +23,11 @@ pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from resting_robot import JOINTS, PATIENT, PERIOD_S, Robot, STILL
-from ros_peer import priorities, running, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, String
 from std_srvs.srv import SetBool, Trigger
+from support.resting_robot import JOINTS, PATIENT, PERIOD_S, Robot, STILL
+from support.ros_peer import priorities, running, wait_until
 
 pytestmark = pytest.mark.ros
 

@@ -17,10 +17,10 @@ pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from builtin_interfaces.msg import Duration
 from rcl_interfaces.msg import Log
 from rcl_interfaces.srv import GetParameters
-from resting_robot import PATIENT, Robot, STILL
-from ros_peer import running, wait_until
 from std_msgs.msg import Float64
 from std_srvs.srv import SetBool, Trigger
+from support.resting_robot import PATIENT, Robot, STILL
+from support.ros_peer import running, wait_until
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 pytestmark = pytest.mark.ros

@@ -18,11 +18,11 @@ from metactl_ros.runtime.joint_messages import set_stamp
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from lifecycle_msgs.srv import ChangeState
 import rclpy
-from resting_robot import JOINTS, PATIENT, PERIOD_S, Robot, STILL
-from ros_peer import running, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
+from support.resting_robot import JOINTS, PATIENT, PERIOD_S, Robot, STILL
+from support.ros_peer import running, wait_until
 
 pytestmark = pytest.mark.ros
 

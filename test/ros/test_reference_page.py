@@ -43,7 +43,7 @@ def is_of_ros(kind):
 @pytest.fixture
 def peer():
     pytest.importorskip('rclpy', reason=NEEDS_ROS)
-    from ros_peer import Peer
+    from support.ros_peer import Peer
 
     peer = Peer(DOMAIN)
     yield peer
@@ -61,7 +61,7 @@ def peer():
 )
 def test_a_node_has_the_topics_and_services_on_the_page_and_no_others(peer, node, parameters):
     from diagnostic_msgs.msg import DiagnosticArray
-    from ros_peer import running, wait_until
+    from support.ros_peer import running, wait_until
 
     reports = []
     peer.node.create_subscription(DiagnosticArray, '/diagnostics', reports.append, 5)
@@ -77,7 +77,7 @@ def test_a_node_has_the_topics_and_services_on_the_page_and_no_others(peer, node
 def test_the_recorder_has_the_parameters_on_the_page_and_no_others(peer, tmp_path):
     from rcl_interfaces.srv import GetParameters, ListParameters
     from rclpy.parameter import parameter_value_to_python
-    from ros_peer import running
+    from support.ros_peer import running
 
     own = {'use_sim_time', 'start_type_description_service'}  # of every node
     with running('recorder', DOMAIN, f'out:={tmp_path}/bag'):

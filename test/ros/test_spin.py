@@ -9,8 +9,8 @@ import pytest
 from metactl_ros.ros.loopback import loopback_environment
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from ros_peer import Peer, priorities, ROOT, running, wait_until
 from sensor_msgs.msg import JointState
+from support.ros_peer import Peer, priorities, ROOT, running, wait_until
 
 pytestmark = pytest.mark.ros
 

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
-from resting_robot import PATIENT, Robot
-from ros_peer import Peer, ROOT, wait_until
 from std_msgs.msg import Float64
+from support.resting_robot import PATIENT, Robot
+from support.ros_peer import Peer, ROOT, wait_until
 
 from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.ros.quality_of_service import RELIABLE

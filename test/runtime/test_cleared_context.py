@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rides import BLIND, FAULT, NOMINAL, Ride, STOP, WARMUP
-from tick_logs import ARM, Day, log_of, PERIOD_NS, SETTINGS
+from support.rides import BLIND, FAULT, NOMINAL, Ride, STOP, WARMUP
+from support.tick_logs import ARM, Day, log_of, PERIOD_NS, SETTINGS
 
 from metactl_ros.baselines import load_classical
 from metactl_ros.check.certificates import check_certificates

@@ -4,7 +4,7 @@
 
 import numpy as np
 import pytest
-from rides import Ride, state_at
+from support.rides import Ride, state_at
 from test_control_thread import (
     arrival,
     each,

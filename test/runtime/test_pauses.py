@@ -8,7 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from rides import Ride
+from support.rides import Ride
+from support.tick_logs import ARM as DAY_ARM
+from support.tick_logs import Day, log_of, SETTINGS
 from test_control_thread import (
     arrival,
     BOOT_NS,
@@ -23,8 +25,6 @@ from test_control_thread import (
     World,
 )
 from test_controller import ARM, BLIND, GRAVITY_NM, NOMINAL, PERIOD_NS, POSTURE, QUICK, WARMUP
-from tick_logs import ARM as DAY_ARM
-from tick_logs import Day, log_of, SETTINGS
 
 from metactl_ros.bag.cdr import JointValues, Point
 from metactl_ros.bag.tick_log import find_breaks

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from rides import BLIND, WARMUP
+from support.rides import BLIND, WARMUP
 from test_control_thread import (
     arrival,
     assert_are_safe,

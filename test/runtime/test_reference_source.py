@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from trajectories import JOINTS, nanoseconds_of, point, SECOND_NS, trajectory
+from support.trajectories import JOINTS, nanoseconds_of, point, SECOND_NS, trajectory
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.joining import Braking, join

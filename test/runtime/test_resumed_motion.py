@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """An arm that fell, or was reset, and is driven again: gently, and from where it is."""
 
-from followed import LIMITS
 import numpy as np
 import pytest
-from rides import ARM, BUDGET_NS, PERIOD_NS, SETTINGS
-from tick_logs import Day
-from trajectories import cdr_of, point, trajectory
+from support.episodes import LIMITS
+from support.rides import ARM, BUDGET_NS, PERIOD_NS, SETTINGS
+from support.tick_logs import Day
+from support.trajectories import cdr_of, point, trajectory
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.runtime.controller import LiveController, Requests

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from trajectories import cdr_of, JOINTS, point, trajectory
+from support.trajectories import cdr_of, JOINTS, point, trajectory
 
 from metactl_ros.bag import cdr
 from metactl_ros.runtime import trajectory_message as module

@@ -15,10 +15,10 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from ros_peer import Peer, running, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
+from support.ros_peer import Peer, running, wait_until
 
 from metactl_ros.ros.quality_of_service import KEPT
 from metactl_ros.sim.faults import KINDS

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-from made_records import record
 import pytest
+from support.made_records import record
 
 from metactl_ros.errors import ConfigError
 from training import stats

@@ -17,11 +17,11 @@ import subprocess
 import sys
 import zipfile
 
-from bundles import finished_run
 import numpy as np
 import pytest
 from rich.console import Console
 from stable_baselines3.common.save_util import save_to_zip_file
+from support.bundles import finished_run
 from test_train import small_run
 import torch
 

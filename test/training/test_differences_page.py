@@ -4,8 +4,8 @@
 
 from pathlib import Path
 
-from made_records import of_study
 import pytest
+from support.made_records import of_study
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import write_json

@@ -9,11 +9,11 @@ import re
 import shutil
 from typing import get_args
 
-from bundles import files_of, finished_run, made_bundle
-from graphs import computed_shapes
 import numpy as np
 import onnx
 import pytest
+from support.bundles import files_of, finished_run, made_bundle
+from support.graphs import computed_shapes
 import torch
 
 from metactl_ros.control.window import feature_names, step_observation

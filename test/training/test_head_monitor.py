@@ -6,9 +6,9 @@ import math
 
 from gymnasium import spaces
 import numpy as np
-from plain_attention import plain_summary
 import pytest
 from stable_baselines3.common.logger import Logger
+from support.plain_attention import plain_summary
 import torch
 from torch.nn import functional
 

@@ -4,9 +4,9 @@
 
 from dataclasses import replace
 
-from bundles import finished_run, refusal
 import numpy as np
 import pytest
+from support.bundles import finished_run, refusal
 
 from metactl_ros.baselines import (
     load_learned,

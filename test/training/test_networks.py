@@ -7,9 +7,9 @@ import json
 import gymnasium
 from gymnasium import spaces
 import numpy as np
-from plain_attention import PlainDeepAttention, PlainShallowAttention
 import pytest
 from stable_baselines3 import SAC
+from support.plain_attention import PlainDeepAttention, PlainShallowAttention
 import torch
 from torch.nn import functional
 

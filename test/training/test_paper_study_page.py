@@ -4,9 +4,9 @@
 
 import json
 
-from made_records import COMMIT, judgements, kept_baselines, of_study, ROOT
 from matplotlib import pyplot
 import pytest
+from support.made_records import COMMIT, judgements, kept_baselines, of_study, ROOT
 
 from metactl_ros.settings import load_file
 from training.judge.paper_runs import gather, ONE_HEAD, place_of

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 
-from made_records import record
 import pytest
+from support.made_records import record
 
 from metactl_ros.errors import ConfigError
 from training.judge.cells import cells_of

@@ -3,10 +3,10 @@
 import csv
 import json
 
-from made_records import cells, COMMIT, kept_baselines, ROOT
 from matplotlib import image, pyplot
 import numpy as np
 import pytest
+from support.made_records import cells, COMMIT, kept_baselines, ROOT
 
 from training import paper_numbers
 from training.judge.analysis import analyse, analyse_as_paper, comparison_facts

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-from made_records import judgements
 import numpy as np
 import pytest
+from support.made_records import judgements
 
 from training.judge.run_labels import head_verdict, is_flat, label_of, num_silent
 from training.records import Run

@@ -120,7 +120,7 @@ def _env(settings: Settings, window: int) -> ArmEnv:
 
 def _plain_attention() -> ModuleType:
     """Return the plain networks, which are the oracle of the tests and live there."""
-    path = Path(__file__).resolve().parents[2] / 'test' / 'plain_attention.py'
+    path = Path(__file__).resolve().parents[2] / 'test' / 'support' / 'plain_attention.py'
     spec = importlib.util.spec_from_file_location('plain_attention', path)
     assert spec is not None
     assert spec.loader is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sights import ARM, Recorder, SETTINGS
+from support.sights import ARM, Recorder, SETTINGS
 
 from metactl_ros.baselines import load_rivals, truth_of
 from metactl_ros.control.estimators.choice import EstimatorSettings

@@ -6,7 +6,7 @@ import copy
 import json
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COMMIT = '0123456789ab'
 
 

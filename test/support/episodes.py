@@ -1,10 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builders of plant starts for tests."""
+"""Where arms start in tests, and episodes whose reference begins at the state of the arm."""
+
+from dataclasses import replace
 
 import numpy as np
 
+from metactl_ros.motion.joining import join
+from metactl_ros.motion.limits import motion_limits
+from metactl_ros.settings import load_arm
 from metactl_ros.sim.plant import PlantStart
+
+LIMITS = motion_limits(load_arm())
 
 
 def start(q_rad, qd_radps=None, memory_nm=None, payload_kg=0.0, tau_z_s=2.0) -> PlantStart:
@@ -18,4 +25,12 @@ def start(q_rad, qd_radps=None, memory_nm=None, payload_kg=0.0, tau_z_s=2.0) -> 
         payload_kg=np.broadcast_to(np.asarray(payload_kg, dtype=np.float64), lead).copy(),
         tau_z_s=np.broadcast_to(np.asarray(tau_z_s, dtype=np.float64), lead).copy(),
         noise_seed=np.zeros(lead, dtype=np.int64),
+    )
+
+
+def as_followed(episode):
+    """Return an episode as the node follows it: joined from where the arm is."""
+    start = episode.start
+    return replace(
+        episode, reference=join(episode.reference, LIMITS, 0.0, start.q_rad, start.qd_radps)
     )

@@ -18,7 +18,7 @@ from rclpy.executors import SingleThreadedExecutor
 
 from metactl_ros.ros.loopback import loopback_environment
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 20.0
 
 

@@ -7,12 +7,12 @@ import json
 from mcap.writer import Writer
 import numpy as np
 from rosbags.typesys import get_typestore, Stores
-from tick_logs import ARM, Day, SETTINGS, shield_row
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.reader import BagMessage
 from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
+from support.tick_logs import ARM, Day, SETTINGS, shield_row
 
 STORE = get_typestore(Stores.ROS2_JAZZY)
 JOINT_STATE, MULTI_ARRAY = 'sensor_msgs/msg/JointState', 'std_msgs/msg/Float64MultiArray'

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from starts import start
 
 from metactl_ros.baselines import make_classical, Rival
 from metactl_ros.control.estimators.choice import make_estimator
@@ -18,6 +17,7 @@ from metactl_ros.settings import load_settings
 from metactl_ros.signals import Reference, seconds, split, stack
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
+from support.episodes import start
 
 SETTINGS = load_settings()
 ARM, LAW = SETTINGS.arm, SETTINGS.controller.law

@@ -7,7 +7,6 @@ from itertools import count
 
 from mcap.writer import CompressionType
 from mcap.writer import Writer as McapWriter
-from ros_peer import wait_until
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import get_typestore, Stores
 
@@ -18,6 +17,7 @@ from metactl_ros.bag.topics import load_definition
 from metactl_ros.bag.writer import BagTopic, BagWriter, ReceivedMessage
 from metactl_ros.processes import running, Setup
 from metactl_ros.ros.loopback import loopback_environment
+from support.ros_peer import wait_until
 
 STORE = get_typestore(Stores.ROS2_JAZZY)
 

@@ -4,7 +4,6 @@
 
 from dataclasses import replace
 
-from followed import LIMITS
 import numpy as np
 
 from metactl_ros.bag.command_log import CommandLog, FORWARD, STAMPED
@@ -18,6 +17,7 @@ from metactl_ros.signals import period_ns_of
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import unguarded
 from metactl_ros.sim.task import draw_episode
+from support.episodes import LIMITS
 
 SETTINGS = load_settings()
 ARM = SETTINGS.arm

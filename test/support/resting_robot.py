@@ -6,12 +6,12 @@ import threading
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
-from ros_peer import Peer, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.runtime.joint_messages import set_stamp
+from support.ros_peer import Peer, wait_until
 
 JOINTS = ('joint1', 'joint2')
 PERIOD_S = 0.01
