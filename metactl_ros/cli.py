@@ -259,9 +259,9 @@ def _record(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from metactl_ros.replay.verdict import Question, run_replay
+    from metactl_ros.replay.verdict import ReplayRequest, run_replay
 
-    question = Question(
+    request = ReplayRequest(
         bag=args.bag,
         bundle=args.bundle,
         controller=args.controller,
@@ -270,7 +270,7 @@ def _replay(args: argparse.Namespace) -> int:
         controller_file=args.controller_file,
         node=args.node,
     )
-    return run_replay(question, args.out)
+    return run_replay(request, args.out)
 
 
 def _hil(args: argparse.Namespace) -> int:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bag.alignment import align
-from metactl_ros.bag.command_log import CommandLog
+from metactl_ros.bag.command_log import align, CommandLog
 from metactl_ros.bag.reader import BagError, read_bag
 from metactl_ros.bag.tick_messages import (
     collect,

@@ -44,7 +44,7 @@ from metactl_ros.motion.limits import motion_limits
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.plants import make_plant, PlantName
 from metactl_ros.processes import running, Setup, spin
-from metactl_ros.replay.verdict import answer, Question
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.ros import parameters
 from metactl_ros.runtime.deferred_signals import undisturbed
@@ -130,7 +130,7 @@ def quiet_figures(
         if not attempts[-1][0]['bare_thread_late_ticks']:
             break
     quiet, log, bag = min(attempts, key=lambda run: run[0]['bare_thread_late_ticks'])
-    again = answer(Question(bag=bag, bundle=policy)).facts
+    again = replay_bag(ReplayRequest(bag=bag, bundle=policy)).facts
     told = ('rate_hz', 'late_ticks', 'bare_thread_late_ticks')
     return {
         'quiet': quiet,

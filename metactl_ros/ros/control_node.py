@@ -23,7 +23,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, String
 
-from metactl_ros.bag.recorded_controller import tell, TOLD
+from metactl_ros.bag.recorded_controller import RecordedController, SETTINGS
 from metactl_ros.baselines import load_classical, load_learned
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
@@ -196,13 +196,15 @@ class ControlNode(Node):
             bundle = load_learned(path, arm, robot, sha256=values['policy_sha256'])
             self._facts |= {'bundle': path.name, 'bundle sha256': bundle.sha256}
             if bundle.controller.estimator is not None:
-                self._told[TOLD] = tell(bundle.controller, None)
+                recorded = RecordedController.of(bundle.controller, None)
+                self._told[SETTINGS] = recorded.to_json()
             return bundle.policy, bundle.controller
         controller, policy = load_classical(name, robot, file, float(values['payload_kg']))
         if policy is not None:
             self._facts |= {} if file is None else {'classical file': file.name}
             anything = np.zeros((1, 1))  # it proposes the same whatever it sees
-            self._told[TOLD] = tell(controller, policy(anything))
+            recorded = RecordedController.of(controller, policy(anything))
+            self._told[SETTINGS] = recorded.to_json()
         return policy, controller
 
     def _connect(self, controller: ControllerSettings) -> None:

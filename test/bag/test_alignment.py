@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 
-from metactl_ros.bag.alignment import align
+from metactl_ros.bag.command_log import align
 
 COUNT = 60
 NUMBERS = st.sets(st.integers(0, COUNT - 1), max_size=8)

@@ -27,9 +27,9 @@ from support.made_bags import (
 from support.tick_logs import Day
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
-from metactl_ros.check.command_topic import CUT_S, JOIN_S
+from metactl_ros.check.sent_commands import CUT_S, JOIN_S
 from metactl_ros.control.modes import Cause
-from metactl_ros.replay.verdict import answer, Question
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 from metactl_ros.signals import NANOSECONDS_PER_SECOND as SECOND
 
 
@@ -51,8 +51,8 @@ def rows(ticks, fade):
 
 @pytest.fixture
 def judged(tmp_path):
-    """Return the answer to messages, once they are in a bag."""
-    return lambda rows: answer(Question(bag=write(tmp_path / 'bag.mcap', rows)))
+    """Return the replay of messages, once they are in a bag."""
+    return lambda rows: replay_bag(ReplayRequest(bag=write(tmp_path / 'bag.mcap', rows)))
 
 
 # Where a recording begins and ends.

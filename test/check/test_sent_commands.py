@@ -33,7 +33,7 @@ from support.made_bags import (
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.cli import main
 from metactl_ros.replay.summary import summary
-from metactl_ros.replay.verdict import answer, Question
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 
 
 @pytest.fixture(scope='module')
@@ -54,8 +54,8 @@ def rows(ticks, fade):
 
 @pytest.fixture
 def judged(tmp_path):
-    """Return the answer to messages, once they are in a bag."""
-    return lambda rows: answer(Question(bag=write(tmp_path / 'bag.mcap', rows)))
+    """Return the replay of messages, once they are in a bag."""
+    return lambda rows: replay_bag(ReplayRequest(bag=write(tmp_path / 'bag.mcap', rows)))
 
 
 def test_a_whole_run_is_equal_and_every_command_is_compared(judged, rows, fade):

@@ -24,7 +24,7 @@ from support.tick_logs import Day
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.replay.summary import summary
-from metactl_ros.replay.verdict import answer, Question
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 
 
 @pytest.fixture(scope='module')
@@ -39,8 +39,8 @@ def rows(ticks):
 
 @pytest.fixture
 def judged(tmp_path):
-    """Return the answer to messages, once they are in a bag."""
-    return lambda rows: answer(Question(bag=write(tmp_path / 'bag.mcap', rows)))
+    """Return the replay of messages, once they are in a bag."""
+    return lambda rows: replay_bag(ReplayRequest(bag=write(tmp_path / 'bag.mcap', rows)))
 
 
 def far_away(message):

@@ -264,7 +264,7 @@ SETTINGS_VALUES = (
 )
 
 
-def odd_told_settings(rng, base, folder):
+def odd_recorded_settings(rng, base, folder):
     """What a rival's gains and estimator were is impossible."""
     bundle = next(m for m in base.told if m.topic == '/controller/bundle')
     facts = json.loads(read(bundle).data)
@@ -335,7 +335,7 @@ MESSAGES = (
     odd_names,
     odd_sizes,
     odd_facts,
-    odd_told_settings,
+    odd_recorded_settings,
     odd_topics,
     odd_order,
 )

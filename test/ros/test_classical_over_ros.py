@@ -39,7 +39,7 @@ from metactl_ros.dynamics.two_link import lump
 from metactl_ros.errors import MetactlError
 from metactl_ros.plants import make_plant
 from metactl_ros.processes import begin, end, Setup
-from metactl_ros.replay.verdict import answer, Question, summary
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest, summary
 from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.runtime.controller import with_full_window
 from metactl_ros.runtime.joint_messages import nanoseconds, set_stamp
@@ -153,8 +153,8 @@ def whole(bag):
     return write_own(bag.parent / 'whole', with_every_command(messages_of(bag)))
 
 
-def question(bag, name, **options):
-    return Question(bag=bag, node=f'/{name}/controller', **options)
+def request_of(bag, name, **options):
+    return ReplayRequest(bag=bag, node=f'/{name}/controller', **options)
 
 
 @pytest.mark.parametrize('name', CLASSICAL)
@@ -168,7 +168,7 @@ def test_a_node_drives_as_the_loop_in_process_and_its_bag_is_computed_again_to_t
     plant = make_plant('rk4', settings)
     policy = policy or constant_policy(loop.nominal_action)
     expected = run_episode(plant, as_followed(setup.episode()), policy, loop, STEPS)
-    result = answer(question(bag, name))
+    result = replay_bag(request_of(bag, name))
     log = result.log
     assert set(log.shield['mode']) == {Mode.WARMUP, Mode.NOMINAL, Mode.BLIND}
     np.testing.assert_array_equal(log.effort_nm[:STEPS], expected.effort_nm)
@@ -184,12 +184,12 @@ def test_a_node_drives_as_the_loop_in_process_and_its_bag_is_computed_again_to_t
 def test_the_bag_of_a_controller_is_replayed_by_all_others_in_open_loop(whole):
     for other in CLASSICAL:
         for name in ('slotine_li', 'ct_best'):
-            result = answer(question(whole, name, controller=other))
+            result = replay_bag(request_of(whole, name, controller=other))
             assert result.again.is_open_loop == (other != name)
             verdict = 'equal' if other == name else 'open loop, compared with nothing'
             assert result.facts['verdict'] == verdict
             assert result.exit_code == 0  # with the certificates of the recorded one
-    result = answer(question(whole, 'slotine_li', bundle=shipped_policy()))
+    result = replay_bag(request_of(whole, 'slotine_li', bundle=shipped_policy()))
     assert result.again.is_open_loop
     assert result.again.gains.shape[1] != result.log.gains.shape[1]
     assert result.exit_code == 0
@@ -198,7 +198,7 @@ def test_the_bag_of_a_controller_is_replayed_by_all_others_in_open_loop(whole):
 def test_the_estimate_of_another_controller_is_made_from_the_recorded_efforts(
     whole, tmp_path, settings, capsys
 ):
-    result = answer(question(whole, 'ct', controller='momentum_observer'))
+    result = replay_bag(request_of(whole, 'ct', controller='momentum_observer'))
     assert result.again.is_open_loop
     assert 'open loop' in result.facts['verdict']
     assert 'open loop' in result.facts['computed_again']['label']
@@ -223,19 +223,19 @@ def test_the_estimate_of_another_controller_is_made_from_the_recorded_efforts(
 
 def test_gains_of_another_file_are_another_controller(whole, tmp_path):
     copy = rivals_file(tmp_path / 'copy.yaml', {})
-    result = answer(question(whole, 'momentum_observer', classical_file=copy))
+    result = replay_bag(request_of(whole, 'momentum_observer', classical_file=copy))
     assert (result.again.is_open_loop, result.facts['verdict']) == (False, 'equal')
     other = rivals_file(tmp_path / 'other.yaml', {'momentum_observer': {'bandwidth_radps': 9.0}})
-    result = answer(question(whole, 'momentum_observer', classical_file=other))
+    result = replay_bag(request_of(whole, 'momentum_observer', classical_file=other))
     assert result.again.is_open_loop
 
 
 def test_a_bag_tells_the_file_of_its_gains_and_needs_it_no_more(whole):
-    result = answer(question(whole, OTHER))
+    result = replay_bag(request_of(whole, OTHER))
     assert result.log.facts['classical file'] == 'other.yaml'
     assert ('recorded by', f'{OTHER}, other.yaml') in summary(result)
     assert result.exit_code == 0
-    shipped = answer(question(whole, OTHER, classical_file=SHIPPED))
+    shipped = replay_bag(request_of(whole, OTHER, classical_file=SHIPPED))
     assert shipped.again.is_open_loop
 
 
@@ -273,13 +273,13 @@ def with_facts(bag, messages, change):
 def test_a_bag_that_does_not_tell_its_controller_is_refused(tmp_path, messages, change, says):
     bag = with_facts(tmp_path / 'bag', messages, change)
     with pytest.raises(MetactlError, match=says):
-        answer(question(bag, 'momentum_observer'))
+        replay_bag(request_of(bag, 'momentum_observer'))
 
 
 def test_after_a_gap_an_estimator_is_not_compared_until_a_restart(tmp_path, messages):
     stamps = sorted({stamp_ns(m) for m in messages if m.topic.endswith('/shield')})
     kept = [m for m in messages if stamp_ns(m) not in stamps[70:73]]
-    result = answer(question(write_own(tmp_path / 'bag', kept), 'momentum_observer'))
+    result = replay_bag(request_of(write_own(tmp_path / 'bag', kept), 'momentum_observer'))
     assert result.exit_code == 3
     assert result.again.first_difference is None
     assert result.again.is_compared.tolist() == [k < 70 for k in range(len(result.log.stamp_ns))]
@@ -292,5 +292,5 @@ def test_an_altered_estimate_is_caught_at_its_tick(tmp_path, messages):
 
     topic = '/momentum_observer/controller/shield'
     bag = write_own(tmp_path / 'bag', changed(messages, topic, 30, alter))
-    first = answer(question(bag, 'momentum_observer')).again.first_difference
+    first = replay_bag(request_of(bag, 'momentum_observer')).again.first_difference
     assert (first.tick, first.quantity, first.joint_or_gain) == (30, 'estimate', 'joint2')

@@ -219,7 +219,7 @@ def test_more_weights_than_any_network_has_are_refused(spoilt, monkeypatch):
 def test_a_result_is_complete_or_absent(settings, tmp_path, monkeypatch):
     run = small_run(5)
     model = make_model(settings, run, make_env(settings, run), tmp_path / 'logs')
-    monkeypatch.setattr(module, '_sync', lambda path: (_ for _ in ()).throw(OSError('full')))
+    monkeypatch.setattr(module, 'sync', lambda path: (_ for _ in ()).throw(OSError('full')))
     with pytest.raises(OSError, match='full'):
         save_result(tmp_path, model)
     assert not (tmp_path / 'model.zip').exists()
