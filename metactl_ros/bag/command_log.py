@@ -2,25 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was commanded, as a bag holds it: both command topics, message by message, as arrays.
 
-    stamped, forward = read_commands(bag, arm.joint_names)
+    log = commands_of(read_bag(bag, is_wanted).messages, '/joint_commands', arm.joint_names)
 
 Every message has its row, whatever node sent it and whatever is in it. Its efforts are numbers
 only if it has exactly one for each joint and names exactly these joints, in their order; else they
 are NaN, so that a check for finite efforts finds it.
 
-`align` says which command belongs to which tick where only order and content can tell.
+`align` finds which command belongs to which tick where only order and content decide.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.bag.cdr import CdrError, read_joint_state, read_multi_array
-from metactl_ros.bag.reader import BagMessage, read_bag
+from metactl_ros.bag.reader import BagMessage
 from metactl_ros.signals import Array
 
 STAMPED = 'joint_commands'
@@ -47,7 +46,7 @@ class CommandLog(NamedTuple):
     log_time_ns: NDArray[np.int64]
     """On the recorder's, which does not step back, shape (N,)."""
     sequence: NDArray[np.int64]
-    """Counted by the publisher from 1, shape (N,); zero where the bag does not say."""
+    """Counted by the publisher from 1, shape (N,); zero where the bag has none."""
     names: tuple[tuple[str, ...], ...]
     """The joints that each message names; none where a Float64MultiArray has no label."""
     is_for_arm: NDArray[np.bool_]
@@ -62,25 +61,6 @@ class _Command(NamedTuple):
     stamp_ns: int
     names: tuple[str, ...]
     effort_nm: tuple[float, ...]
-
-
-def read_commands(
-    bag: Path, joint_names: Sequence[str], namespace: str = ''
-) -> tuple[CommandLog, CommandLog]:
-    """Return what a bag holds of `joint_commands` and `forward_effort_controller/commands`.
-
-    Args:
-        bag: A folder or a file, finished or not.
-        joint_names: Of the arm, with any prefix.
-        namespace: Of both topics, with a slash in front; none by default.
-
-    Raises:
-        BagError: If there is nothing that could be a bag.
-    """
-    topics = command_topics(namespace)
-    messages = read_bag(bag, lambda topic: topic in topics).messages
-    stamped, forward = (commands_of(messages, topic, joint_names) for topic in topics)
-    return stamped, forward
 
 
 def command_topics(namespace: str) -> tuple[str, str]:
@@ -160,7 +140,7 @@ def align(
 
     Args:
         expected: What should have come, in order.
-        expected_ns: Each no later than the time of its answer; they only tell where among equal
+        expected_ns: Each no later than the time of its answer; they only decide where among equal
             ones the first found message belongs.
         found: What came, in order.
         found_ns: When that was.

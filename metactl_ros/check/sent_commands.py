@@ -9,25 +9,25 @@ over; whatever is not such a pair is counted under one of these names:
 
     replaced        the effort decided is beyond size or rate, and what was sent in its place is
                     within both: the last check before sending did that
-    not_heard_yet   ticks before the first command of a run. A recorder hears commands only once it
+    not_heard_yet   ticks before the first command of a run. A recorder gets commands only once it
                     has found their publisher, while ticks are kept for it: it must have received
                     them within JOIN_S of that command
     cut_off         ticks after the last command of the bag, received at most CUT_S later: topics
                     are fetched one after the other, and the recording ended in between
     withheld        ticks before a pause of the controller, after which it went on from what acts:
                     what was decided before a pause is not sent after it
-    lost            ticks whose command was sent, as the publisher's numbers tell, but is not in
+    lost            ticks whose command was sent, as the publisher's numbers show, but is not in
                     the bag; the bag is partial
     missing         all other ticks without a command; a violation
     fading          commands after the last tick of a run: the torque goes to zero after an error,
                     or the last zero. Each joint goes towards zero within its rate, for at most as
                     long as a controller may take to notice the error and to fade
     untold          other commands within size and rate, at most CUT_S after the last tick of a
-                    run: who sent or recorded them was ended before it told the tick
+                    run: the controller or the recorder ended before the tick was published
     in_gaps         commands within size where ticks are missing from the log; the bag is partial
     foreign         all other commands; a violation
 
-A controller in shadow sends nothing: what is on its topics is somebody else's, and only counted.
+A controller in shadow sends nothing: commands on its topics are of another node, and only counted.
 """
 
 from collections import Counter
@@ -89,7 +89,7 @@ class _Expected(NamedTuple):
     publish_time_ns: NDArray[np.int64]
     """No later than that of the command, shape (M,)."""
     log_time_ns: NDArray[np.int64]
-    """When the recorder heard of it, shape (M,)."""
+    """When the recorder received it, shape (M,)."""
 
 
 class _TopicCheck(NamedTuple):
@@ -152,7 +152,7 @@ def _are_allowed(log: 'TickLog', limits: _Limits) -> tuple[NDArray[np.bool_], ND
     """Return which efforts decided, and which sent, are within size and rate, shapes (T,).
 
     The rate counts from what was sent last, which after a replacement is not what was decided; at
-    the begin of a run and after a pause from what acts on the arm, as the tick tells.
+    the begin of a run and after a pause from what acts on the arm, as the tick records it.
     """
     before = log.effort_before_nm.copy()
     goes_on = ~(log.begins_run | log.is_break | log.is_resumed)
@@ -190,7 +190,7 @@ def _with_tolerated(
 ) -> _Expected:
     """Return the commands of every tick and, where they came, those that need none."""
     stamped = log.stamped
-    # A tick is told after its commands; they came after the tick before was told.
+    # A tick is published after its commands; they came after the tick before was published.
     publish_ns = np.concatenate([[0], log.publish_time_ns[:-1]])
     rows = np.flatnonzero(is_tolerated)
     after_tick = _ticks_before(log, answers)[rows]
@@ -207,7 +207,7 @@ def _with_tolerated(
 def _ticks_before(log: 'TickLog', answers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return after which tick each stamped command came, shape (N,); -1 for before the first.
 
-    Times tell it where the commands of some ticks are missing; the order of the others holds.
+    Times decide where the commands of some ticks are missing; the order of the others holds.
     """
     num_ticks = len(log.stamp_ns)
     earliest = np.maximum.accumulate(answers)
@@ -225,7 +225,7 @@ def _judge_topic(
     answers: NDArray[np.int64],
     limits: _Limits,
 ) -> _TopicCheck:
-    """Return what is to be said of a topic.
+    """Return what was found on a topic.
 
     Args:
         name: By which it is called in the result.
@@ -263,8 +263,8 @@ def _judge_topic(
         Violation(int(tick), float(times[tick]), f'{name}: {what}', found, 0.0)
         for tick, what, found in bad
     ]
-    told = {'recorded': len(kinds), **{kind: counts[kind] for kind in ('compared', *KINDS)}}
-    return _TopicCheck(kinds, told, violations, tuple(problems))
+    all_counts = {'recorded': len(kinds), **{kind: counts[kind] for kind in ('compared', *KINDS)}}
+    return _TopicCheck(kinds, all_counts, violations, tuple(problems))
 
 
 def _wrong_pairs(

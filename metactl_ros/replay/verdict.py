@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `metactl replay` says of a bag: whether it can be computed again, and what is in it.
+"""Behind `metactl replay`: whether a bag can be computed again to the bit, and what is in it.
 
 Exit codes: 0 equal and certified, 1 it differs, a certificate is violated or a command is not the
 one decided, 2 it cannot be used, 3 parts of it are missing or nothing could be compared, whatever
-the rest says.
+else was found.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from metactl_ros.bag.reader import BagError
 from metactl_ros.bag.recorded_controller import RecordedController, SETTINGS
-from metactl_ros.bag.tick_log import BagError, read_ticks, TickLog
+from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.baselines import (
     CLASSICAL,
     ClassicalName,
@@ -99,7 +100,7 @@ class ReplayResult:
 
     @property
     def exit_code(self) -> int:
-        """Return what the process should say."""
+        """The exit code of `metactl replay`."""
         if self.problems:
             return 3
         return 1 if self.again.first_difference or self.violations else 0
@@ -193,7 +194,7 @@ def verdict(result: ReplayResult) -> str:
 
 def run_replay(request: ReplayRequest, folder: Path | None) -> int:
     """ReplayResult, write replay.json and replay.html, print a table, and return the exit code."""
-    # It needs matplotlib, which who only asks does not.
+    # It needs matplotlib, which `replay_bag` does not.
     from metactl_ros.replay.page import write_page
 
     result = replay_bag(request)

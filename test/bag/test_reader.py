@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a bag may hold, and what is never believed, inflated, computed or waited for."""
+"""The reader of bags: what a bag may hold, and what is never trusted, inflated or waited for."""
 
 from contextlib import closing
 import os
@@ -11,7 +11,7 @@ import struct
 import lz4.frame
 from mcap.opcode import Opcode
 import pytest
-from support.bags import a_message, write_bag
+from support.bags import a_message, STRING, write_bag
 import zstandard
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
@@ -19,7 +19,14 @@ from hostile.mcap_files import bare, channel, chunk, lz4_of, mcap, message, reco
 from support.recordings import write_sqlite
 
 from metactl_ros.bag import reader, storage
-from metactl_ros.bag.reader import BagError, BagMessage, MOST_PROBLEMS, read_bag
+from metactl_ros.bag.reader import (
+    BagError,
+    BagMessage,
+    MOST_PROBLEMS,
+    read_bag,
+    read_messages,
+)
+from metactl_ros.bag.writer import BagTopic
 
 TOPIC = '/controller/shield'
 HEAD = schema() + channel()
@@ -372,3 +379,29 @@ def test_a_database_that_was_not_closed_is_told_of(database):
     file = database()
     file.with_name(f'{file.name}-wal').touch()
     assert read(file).problems[0].startswith(f'{file.name}: was not closed')
+
+
+def test_messages_are_read_by_the_names_of_their_topics_in_any_namespace(tmp_path):
+    sides = [BagTopic(name, STRING) for name in ('/left/talk', '/right/talk', '/small_talk')]
+    rows = [a_message(number, topic=sides[number % 3]) for number in range(9)]
+    write_bag(tmp_path / 'bag', rows)
+    found = list(read_messages(tmp_path / 'bag', 'talk', 'never'))
+    assert [name for name, _ in found] == ['talk'] * 6
+    assert [message.topic for _, message in found] == ['/left/talk', '/right/talk'] * 3
+    assert [message.decode().data for _, message in found] == ['0', '1', '3', '4', '6', '7']
+    assert [m.publish_time_ns for _, m in found] == [
+        row.publish_time_ns for row in rows if row.topic != sides[2]
+    ]
+
+
+def test_messages_of_a_bag_that_is_not_whole_are_refused(tmp_path):
+    write_bag(tmp_path / 'bag', [a_message(number) for number in range(9)])
+    (tmp_path / 'bag' / 'metadata.yaml').unlink()
+    with pytest.raises(BagError, match=r'bag: is damaged .*the recording was not ended'):
+        list(read_messages(tmp_path / 'bag', 'talk'))
+
+
+@pytest.mark.parametrize('type_name', ['std_msgs/msg/String', 'no_msgs/msg/None'])
+def test_a_message_that_cannot_be_decoded_names_its_topic(type_name):
+    with pytest.raises(BagError, match=f'/talk: not a {type_name}'):
+        BagMessage('/talk', type_name, 0, b'\0\1\0\0\xff\xff', 0, 0).decode()
