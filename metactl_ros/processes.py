@@ -20,7 +20,7 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.ros.parameters import defaults_of
-from metactl_ros.runtime.deferred_signals import undisturbed
+from metactl_ros.runtime.deferred_signals import deferred_signals
 from metactl_ros.settings import faults_file, load_settings, policy_file, require_file
 from metactl_ros.sim.task import draw_evaluation, Episode
 
@@ -226,11 +226,11 @@ def running(
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name in parameters_of(setup):
-            with undisturbed():
+            with deferred_signals():
                 processes[name] = begin(setup, name, environment)
         yield processes
     finally:
-        with undisturbed():
+        with deferred_signals():
             for name in LAST_WORDS:
                 if name in processes:
                     end(processes[name])

@@ -50,7 +50,7 @@ Timing = control_node.Timing
 control_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
 """
 ONE_STATE_PER_TICK = """
-from metactl_ros.runtime.inbox import Inbox
+from metactl_ros.runtime.state_intake import Inbox
 honest = Inbox.take
 def take(self, timeout_s=0.0):
     first, *rest = honest(self, timeout_s) or [None]
@@ -67,16 +67,16 @@ from metactl_ros.runtime import state_gate
 state_gate.ADOPT_AFTER = 10**9
 """
 NAMES_UNCHECKED = """
-from metactl_ros.runtime import joint_messages
-joint_messages.find_joints = lambda names, wanted: list(range(len(wanted)))
+from metactl_ros.runtime import joint_samples
+joint_samples.find_joints = lambda names, wanted: list(range(len(wanted)))
 """
 NUMBERS_UNCHECKED = """
 import numpy as np
 from metactl_ros.control.law import Situation
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.runtime import joint_messages
+from metactl_ros.runtime import joint_samples
 from metactl_ros.signals import split
-joint_messages._pick = lambda values, field, names, places: np.array([values[p] for p in places])
+joint_samples._pick = lambda values, field, names, places: np.array([values[p] for p in places])
 ControlLoop._perceive = lambda self, state, goal: (Situation(*map(split, (
     state.q_rad, state.qd_radps, goal.q_rad, goal.qd_radps, goal.qdd_radps2))), True, True)
 """
@@ -178,8 +178,8 @@ from metactl_ros.runtime import state_intake
 state_intake.REPORTED = {}
 """
 CLEARS_ALWAYS = """
-from metactl_ros.runtime import context_clearing
-context_clearing.EVERY_NS = 0
+from metactl_ros.runtime import operator_desk
+operator_desk.CLEAR_EVERY_NS = 0
 """
 FIXED_GAINS = """
 from metactl_ros.runtime.controller import LiveController

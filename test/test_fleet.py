@@ -18,7 +18,7 @@ from metactl_ros.hil import process_group as crews
 from metactl_ros.hil.process_group import Crew
 from metactl_ros.hil.scripted_fault import ScriptedFault
 from metactl_ros.processes import parameters_of, running, Setup
-from metactl_ros.runtime.deferred_signals import undisturbed
+from metactl_ros.runtime.deferred_signals import deferred_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 IDLE = [sys.executable, '-c', 'import time; time.sleep(600.0)']
@@ -103,7 +103,7 @@ def test_a_signal_waits_until_the_block_is_left_and_comes_once(number):
     came = []
     usual = signal.signal(number, lambda *_: came.append(number))
     try:
-        with undisturbed():
+        with deferred_signals():
             os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)
             assert not came
@@ -116,7 +116,7 @@ def test_a_signal_waits_until_the_block_is_left_and_comes_once(number):
 
 def test_a_block_that_fails_gives_the_signals_back():
     usual = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ZeroDivisionError), undisturbed():
+    with pytest.raises(ZeroDivisionError), deferred_signals():
         raise ZeroDivisionError
     assert signal.getsignal(signal.SIGINT) is usual
 

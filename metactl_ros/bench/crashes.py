@@ -19,8 +19,8 @@ from rich.progress import track
 from metactl_ros.bag.reader import read_messages
 from metactl_ros.control.modes import Mode
 from metactl_ros.processes import begin, running, Setup
-from metactl_ros.runtime.deferred_signals import undisturbed
-from metactl_ros.runtime.joint_messages import nanoseconds
+from metactl_ros.runtime.deferred_signals import deferred_signals
+from metactl_ros.runtime.joint_samples import nanoseconds
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import Array
 
@@ -103,7 +103,7 @@ def crash(setup: Setup, name: str, number: int) -> tuple[list[float], list[float
             processes[name].wait()
             time.sleep(DOWN_S)
             started.append(time.time())
-            with undisturbed():
+            with deferred_signals():
                 processes[name] = begin(setup, name)
         time.sleep(RECOVER_S)
     return killed, started

@@ -47,7 +47,7 @@ from metactl_ros.processes import running, Setup, spin
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.ros import parameters
-from metactl_ros.runtime.deferred_signals import undisturbed
+from metactl_ros.runtime.deferred_signals import deferred_signals
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from metactl_ros.sim.rollout import run_episode
@@ -235,11 +235,11 @@ def busy_cores() -> Iterator[None]:
     """Keep every core busy with a process that does nothing useful."""
     spinning: list[subprocess.Popen[bytes]] = []
     try:
-        with undisturbed():
+        with deferred_signals():
             spinning += [spin() for _ in range(os.cpu_count() or 1)]
         yield
     finally:
-        with undisturbed():
+        with deferred_signals():
             for process in spinning:
                 process.kill()
                 process.wait()

@@ -15,7 +15,7 @@ import numpy as np
 from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.check.invariants import States
 from metactl_ros.ros.parameters import defaults_of
-from metactl_ros.runtime.joint_messages import (
+from metactl_ros.runtime.joint_samples import (
     JointSample,
     MessageError,
     nanoseconds,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metactl_ros.check.invariants import Commands
 from metactl_ros.hil.accepted_states import publishers, Said
-from metactl_ros.runtime.joint_messages import nanoseconds
+from metactl_ros.runtime.joint_samples import nanoseconds
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 LATER_AT_MOST = 5

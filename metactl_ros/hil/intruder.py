@@ -37,7 +37,7 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.hil.scripted_fault import INTRUSIONS
 from metactl_ros.ros.quality_of_service import RELIABLE, SENSOR
 from metactl_ros.ros.telemetry import forward_command, joint_state
-from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.settings import load_arm
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from metactl_ros.hil.scripted_fault import INTRUSIONS, ScriptedFault
 from metactl_ros.processes import end, LAST_WORDS, ros_arguments, Setup, spin
-from metactl_ros.runtime.deferred_signals import undisturbed
+from metactl_ros.runtime.deferred_signals import deferred_signals
 
 Commands: TypeAlias = Callable[[Setup], dict[str, list[str]]]
 """From a set-up to the command line of each process, by module: `fleet.commands`."""
@@ -71,7 +71,7 @@ class Crew:
             time.sleep(0.02)
 
     def _begin(self, name: str, command: list[str]) -> Process:
-        with (self._folder / f'{name}.log').open('ab') as log, undisturbed():
+        with (self._folder / f'{name}.log').open('ab') as log, deferred_signals():
             process = self._processes[name] = subprocess.Popen(
                 command,
                 env=self._environment,
@@ -93,7 +93,7 @@ class Crew:
             self._tell_intruder(f'{fault.kind}={fault.size}')
         elif fault.kind == 'cpu_load':
             number = round(fault.size) * (os.cpu_count() or 1)
-            with undisturbed():
+            with deferred_signals():
                 self._spinning[fault] = [spin() for _ in range(number)]
         elif fault.kind == SECOND:
             self._dismiss_second()
@@ -118,7 +118,7 @@ class Crew:
     def end(self) -> dict[str, int]:
         """End everything and return the exit codes of those that were alive."""
         codes = {}
-        with undisturbed():
+        with deferred_signals():
             for fault in list(self._spinning):
                 self.finish(fault, 0.0)
             self._dismiss_second()

@@ -15,7 +15,7 @@ from metactl_ros.hil.command_topics import read_commands
 from metactl_ros.hil.run_log import Life, RunLog, Span
 from metactl_ros.hil.scenario import Scenario
 from metactl_ros.hil.scripted_fault import ScriptedFault
-from metactl_ros.runtime.joint_messages import nanoseconds
+from metactl_ros.runtime.joint_samples import nanoseconds
 from metactl_ros.settings import load_arm
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 

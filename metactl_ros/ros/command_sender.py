@@ -18,7 +18,7 @@ from std_msgs.msg import Bool
 
 from metactl_ros.ros.telemetry import forward_command, joint_state
 from metactl_ros.runtime.control_thread import Command
-from metactl_ros.runtime.joint_messages import LAST_STAMP_NS
+from metactl_ros.runtime.joint_samples import LAST_STAMP_NS
 
 
 class CommandSender:

@@ -40,16 +40,13 @@ from metactl_ros.ros.telemetry import Telemetry
 from metactl_ros.runtime.control_thread import (
     Command,
     ControlThread,
-    PATIENCE_NS,
-    Timing,
 )
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.inbox import Inbox
+from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
 from metactl_ros.runtime.operator_desk import Answer, OperatorDesk
 from metactl_ros.runtime.process_link import Answerer, Fields
-from metactl_ros.runtime.reference_source import source_of, TrajectorySource
-from metactl_ros.runtime.state_intake import StateIntake
-from metactl_ros.runtime.trajectory_intake import take_in
+from metactl_ros.runtime.reference_source import source_of
+from metactl_ros.runtime.state_intake import Inbox, StateIntake
 from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, period_ns_of, Policy
 
@@ -322,9 +319,7 @@ class ControlNode(Node):
         self._requests.payload_kg = payload_kg
 
     def _follow(self, data: bytes, ros_now_ns: int) -> None:
-        """Follow a trajectory, if the arm follows at all."""
-        assert isinstance(self._reference, TrajectorySource)
-        take_in(self._reference, data, self._controller.last, ros_now_ns)
+        self._controller.follow(data, ros_now_ns)
 
     def _complain(self, text: str) -> None:
         """Say what is wrong with a message, at most once a second."""

@@ -24,10 +24,9 @@ from metactl_ros.errors import MetactlError
 from metactl_ros.ros import parameters
 from metactl_ros.ros.quality_of_service import RELIABLE
 from metactl_ros.ros.spin import run_node
-from metactl_ros.runtime.allowance import Allowance
-from metactl_ros.runtime.joint_messages import MessageError
-from metactl_ros.runtime.process_link import Asker, Fields, Link, LinkError, Packet
-from metactl_ros.runtime.trajectory_message import unpack
+from metactl_ros.runtime.joint_samples import MessageError
+from metactl_ros.runtime.process_link import Allowance, Asker, Fields, Link, LinkError, Packet
+from metactl_ros.runtime.trajectory import unpack
 
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 TOPICS = (

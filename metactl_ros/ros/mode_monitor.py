@@ -14,7 +14,7 @@ from std_srvs.srv import Trigger
 from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.control.modes import Mode
 from metactl_ros.ros.quality_of_service import SENSOR
-from metactl_ros.runtime.deferred_signals import undisturbed
+from metactl_ros.runtime.deferred_signals import deferred_signals
 
 NOW = SHIELD_NAMES.index('now_s')
 
@@ -38,7 +38,7 @@ class Onlooker:
 
     def look(self, timeout_s: float) -> None:
         """Take what comes within a while."""
-        with undisturbed():
+        with deferred_signals():
             self._executor.spin_once(timeout_sec=timeout_s)
 
     def reset_fault(self) -> None:

@@ -44,7 +44,7 @@ from metactl_ros.ros.simulated_robot import FreeRunningRobot, LockstepRobot, Rea
 from metactl_ros.ros.spin import run_node
 from metactl_ros.ros.telemetry import joint_state
 from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
-from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.settings import faults_file, load_faults, load_settings
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 from metactl_ros.sim.fault_line import FaultLine, StateMessage

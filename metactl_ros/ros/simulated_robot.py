@@ -22,7 +22,7 @@ import numpy as np
 
 from metactl_ros.dynamics.two_link import Arm, gravity_torque, inertia_matrix, lump, NUM_JOINTS
 from metactl_ros.plants import make_plant, PlantName
-from metactl_ros.runtime.joint_messages import MessageError, read_effort
+from metactl_ros.runtime.joint_samples import MessageError, read_effort
 from metactl_ros.settings import Settings
 from metactl_ros.signals import ArmState, Array, clamp, period_ns_of, seconds, split
 from metactl_ros.sim.faults import Burden

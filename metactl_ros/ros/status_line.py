@@ -15,7 +15,7 @@ from sensor_msgs.msg import JointState
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.ros.quality_of_service import SENSOR
-from metactl_ros.runtime.deferred_signals import undisturbed
+from metactl_ros.runtime.deferred_signals import deferred_signals
 
 EVERY_S = 0.5
 
@@ -79,13 +79,13 @@ def watch(label: str, is_over: Callable[[StatusLine], bool]) -> StatusLine:
     """Show the line until it is over; return it."""
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
-        with undisturbed():
+        with deferred_signals():
             node = rclpy.create_node('status_line')
             executor = SingleThreadedExecutor()
             executor.add_node(node)
             line = StatusLine(label, node)
         while not is_over(line):
-            with undisturbed():
+            with deferred_signals():
                 executor.spin_once(timeout_sec=0.1)
             line.show()
         executor.shutdown()

@@ -30,7 +30,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.runtime.controller import Tick
-from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, Reference
 
 

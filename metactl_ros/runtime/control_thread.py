@@ -7,12 +7,11 @@ to `tell`. Before `send` stands one more check, which trusts nobody: an effort t
 too large or too far from the last one is replaced by a step towards zero, and the controller
 faults. However the thread ends, it ends with the fading torque of a blind arm and a last zero. If
 it hangs, as within a policy that never answers, another thread takes the torque down in its place
-(`tick_watch.py`): if it comes back soon it goes on as a blind arm does, else control is over.
+(`deadlines.py`): if it comes back soon it goes on as a blind arm does, else control is over.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 import gc
 from itertools import count
 import threading
@@ -25,9 +24,15 @@ import numpy as np
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.dynamics.two_link import JointLimits
 from metactl_ros.runtime.controller import LiveController, Tick
-from metactl_ros.runtime.deadlines import awake_cores, become_realtime, Deadlines, sleep_until
-from metactl_ros.runtime.inbox import Arrival, Inbox
-from metactl_ros.runtime.tick_watch import TickWatch
+from metactl_ros.runtime.deadlines import (
+    awake_cores,
+    become_realtime,
+    Deadlines,
+    sleep_until,
+    TickWatch,
+    Timing,
+)
+from metactl_ros.runtime.state_intake import Arrival, Inbox
 from metactl_ros.signals import Array, seconds
 
 WARM_CACHE_NS = 800_000
@@ -35,9 +40,6 @@ WARM_CACHE_NS = 800_000
 GRACE_S = 0.003
 """How long a late tick waits for a state if there is none: who overslept cannot say that others
 were silent. A machine that stood still brings state and tick at the same moment."""
-PATIENCE_NS = 30_000_000
-"""How long a tick may go on before another thread stands in, counted by a `TickWatch`: noticed by
-looks, it has the arm at most 50 ms after the tick began."""
 LOOK_S, HANGS_AFTER = 0.01, 100
 """How often somebody looks whether ticks go on, and after how many looks in vain they never will:
 a second in which this process runs, whatever time passes while it is stopped."""
@@ -60,22 +62,6 @@ class Command(NamedTuple):
     """Whether the robot is asked to brake: in FAULT, and after an error or a hang."""
     is_withheld: bool = False
     """Whether it is not to be sent, only told: it was decided before a pause, or too late."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timing:
-    """When to tick."""
-
-    period_ns: int
-    ticks_on_states: bool
-    """Simulated time: one tick per state. Otherwise deadlines of the steady clock."""
-    state_timeout_ns: int
-    state_lead_ns: int
-    """How long before a tick its state should come."""
-    fade_ns: int
-    """How long the last commands take to reach zero."""
-    priority: int
-    patience_ns: int = PATIENCE_NS
 
 
 class ControlThread(threading.Thread):

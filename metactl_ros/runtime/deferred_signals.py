@@ -15,14 +15,14 @@ from types import FrameType
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def deferred_signals() -> Iterator[None]:
     """Let SIGINT and SIGTERM wait until the block is left, and then do what they do, once."""
-    with _waiting(signal.SIGINT), _waiting(signal.SIGTERM):
+    with _deferred(signal.SIGINT), _deferred(signal.SIGTERM):
         yield
 
 
 @contextmanager
-def _waiting(number: signal.Signals) -> Iterator[None]:
+def _deferred(number: signal.Signals) -> Iterator[None]:
     has_come = False
 
     def note(_number: int, _frame: FrameType | None) -> None:

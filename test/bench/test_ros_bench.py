@@ -23,7 +23,7 @@ from metactl_ros.bench import timing as ros_bench
 from metactl_ros.bench.silences import published_states, PublishedStates, sorted_out
 from metactl_ros.bench.timing import num_unsafe, run_bench
 from metactl_ros.control.modes import Mode
-from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.settings import shipped_policy
 
 ROOT = Path(__file__).resolve().parents[2]

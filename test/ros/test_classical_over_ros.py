@@ -42,7 +42,7 @@ from metactl_ros.processes import begin, end, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest, summary
 from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.runtime.controller import with_full_window
-from metactl_ros.runtime.joint_messages import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
 from metactl_ros.settings import share_directory, shipped_policy
 from metactl_ros.signals import split
 from metactl_ros.sim.rollout import run_episode

@@ -9,7 +9,7 @@ from test_controller import BLIND, FAULT, NOMINAL, PERIOD_NS
 
 from metactl_ros.control.modes import Cause
 from metactl_ros.runtime.control_thread import Command
-from metactl_ros.runtime.joint_messages import LAST_STAMP_NS, nanoseconds
+from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, nanoseconds
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from metactl_ros.ros.command_sender import CommandSender

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.runtime.joint_samples import set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from lifecycle_msgs.srv import ChangeState

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metactl_ros.runtime.allowance import Allowance
+from metactl_ros.runtime.process_link import Allowance
 
 SECOND_NS = 1_000_000_000
 requests = st.lists(st.tuples(st.integers(0, SECOND_NS), st.integers(1, 100)), max_size=50)

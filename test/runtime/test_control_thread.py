@@ -19,11 +19,11 @@ from metactl_ros.control.modes import Mode
 from metactl_ros.runtime import control_thread as module
 from metactl_ros.runtime.control_thread import (
     ControlThread,
-    Timing,
     WARM_CACHE_NS,
 )
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.inbox import Arrival, Inbox
+from metactl_ros.runtime.deadlines import Timing
+from metactl_ros.runtime.state_intake import Arrival, Inbox
 from metactl_ros.signals import ArmState
 
 MS, SECOND_NS = 1_000_000, 1_000_000_000

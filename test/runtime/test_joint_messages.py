@@ -16,7 +16,7 @@ from metactl_ros.motion.limits import motion_limits
 from metactl_ros.motion.reference import Hold
 from metactl_ros.ros import parameters
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.joint_messages import (
+from metactl_ros.runtime.joint_samples import (
     effort_doubt,
     find_joints,
     MessageError,

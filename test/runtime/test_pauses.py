@@ -37,7 +37,7 @@ from metactl_ros.dynamics.two_link import gravity_torque, lump
 from metactl_ros.motion.reference import Hold
 from metactl_ros.replay.recompute import reproduce
 from metactl_ros.runtime.control_thread import WARM_CACHE_NS
-from metactl_ros.runtime.inbox import Arrival
+from metactl_ros.runtime.state_intake import Arrival
 from metactl_ros.signals import ArmState
 
 HORIZON_S = QUICK.context.horizon_s

@@ -24,7 +24,7 @@ from test_control_thread import (
 from test_controller import PERIOD_NS
 
 from metactl_ros.runtime import control_thread as module
-from metactl_ros.runtime.inbox import Inbox, INBOX_SIZE
+from metactl_ros.runtime.state_intake import Inbox, INBOX_SIZE
 
 
 def waits_in_vain(inbox):

@@ -11,9 +11,8 @@ from support.trajectories import cdr_of, point, trajectory
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.joint_messages import MessageError
+from metactl_ros.runtime.joint_samples import MessageError
 from metactl_ros.runtime.reference_source import TrajectorySource
-from metactl_ros.runtime.trajectory_intake import take_in
 from metactl_ros.sim.plant import PlantStart
 from metactl_ros.sim.rk4_arm import Rk4Arm
 
@@ -47,7 +46,7 @@ class Arm:
 
     def follow(self, *points):
         data = cdr_of(trajectory(*points, names=ARM.joint_names))
-        take_in(self.source, data, self.controller.last, 0)
+        self.controller.follow(data, 0)
 
 
 def jumps(ticks):

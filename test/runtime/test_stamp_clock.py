@@ -18,8 +18,15 @@ from test_state_gate import (
     TIMEOUT_NS,
 )
 
-from metactl_ros.runtime.stamp_clock import DRIFT, SPAN_NS, STALL_NS, StampClock
-from metactl_ros.runtime.state_gate import ADOPT_AFTER, DRIFTS_AFTER_NS, StateGate
+from metactl_ros.runtime.state_gate import (
+    ADOPT_AFTER,
+    DRIFT,
+    DRIFTS_AFTER_NS,
+    SPAN_NS,
+    STALL_NS,
+    StampClock,
+    StateGate,
+)
 
 MS = 1_000_000
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metactl_ros.runtime.state_latency import KEPT, StateLatency
+from metactl_ros.runtime.state_intake import KEPT, StateLatency
 
 MS = 1_000_000
 TIMEOUT_NS = 25 * MS
