@@ -35,8 +35,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil.scripted_fault import INTRUSIONS
-from metactl_ros.ros.quality_of_service import RELIABLE, SENSOR
-from metactl_ros.ros.telemetry import forward_command, joint_state
+from metactl_ros.ros.messages import forward_command, joint_state, RELIABLE, SENSOR
 from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.settings import load_arm
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND

@@ -70,9 +70,9 @@ def run_scenario(
     environment = loopback_environment(None)
     os.environ.update(environment)
     # Imported here, in that environment: rclpy reads it once.
-    from metactl_ros.ros.mode_monitor import Onlooker
+    from metactl_ros.ros.monitor import ModeMonitor
 
-    crew, onlooker = Crew(setup, folder, commands_of, environment), Onlooker()
+    crew, onlooker = Crew(setup, folder, commands_of, environment), ModeMonitor()
     events: list[dict[str, Any]] = []
     try:
         crew.start_all(scenario.faults)
@@ -91,7 +91,7 @@ def run_scenario(
 def _wait_for_tick(crew: Crew, onlooker: Any, folder: Path) -> None:
     until = time.monotonic() + START_WITHIN_S
     while onlooker.began_s is None:
-        onlooker.look(LOOK_S)
+        onlooker.spin_once(LOOK_S)
         if gone := crew.ended():
             raise HilError(
                 f'{gone[0]}: ended before the first tick; see {gone[0]}.log in {folder}'
@@ -129,4 +129,4 @@ def _play(
                 events.append({'time_ns': time.time_ns(), 'kind': 'reset_fault'})
             said = f'{now_s:5.1f} of {scenario.duration_s:g} s  {onlooker.mode.name}'
             progress.update(task, completed=now_s, now=said)
-            onlooker.look(LOOK_S)
+            onlooker.spin_once(LOOK_S)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node that controls: it hears joint states and publishes, and answers nobody but its front.
 
-Joint states have a thread of their own (`state_receiver.py`), control has one, and so have the
+Joint states have a thread of their own (`subscriptions.py`), control has one, and so have the
 front's requests; all leave things for the control thread to pick up. It has no service, so that
 nobody on the network can make it work: what rclpy makes of a large request stops every thread.
 """
@@ -29,14 +29,11 @@ from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.motion.limits import motion_limits
 from metactl_ros.ros import parameters
-from metactl_ros.ros.command_sender import CommandSender
 from metactl_ros.ros.diagnostics import idle_report, report, status
-from metactl_ros.ros.front_process import FrontProcess
-from metactl_ros.ros.quality_of_service import KEPT, RELIABLE, SENSOR, TELEMETRY
-from metactl_ros.ros.state_receiver import StateReceiver
-from metactl_ros.ros.subscriptions import subscribe, take
+from metactl_ros.ros.front_node import FrontProcess
+from metactl_ros.ros.messages import CommandSender, LATCHED, RELIABLE, SENSOR, TELEMETRY, Telemetry
+from metactl_ros.ros.subscriptions import StateReceiver, subscribe, take
 from metactl_ros.ros.supervisor import Supervisor
-from metactl_ros.ros.telemetry import Telemetry
 from metactl_ros.runtime.control_thread import (
     Command,
     ControlThread,
@@ -211,7 +208,7 @@ class ControlNode(Node):
             for name, _ in controller.gain_box.named_ends()
             for joint in self._joints
         ]
-        self._bundle = self._publisher(String, '~/bundle', KEPT)
+        self._bundle = self._publisher(String, '~/bundle', LATCHED)
         # What a bag needs to be understood.
         facts = {**self._facts, **self._told, 'parameters': self._values}
         self._bundle.publish(String(data=json.dumps(facts, default=list)))
@@ -271,7 +268,7 @@ class ControlNode(Node):
             self._sender.stamped, self._sender.forward = (
                 self._publisher(kind, topic, RELIABLE) for kind, topic in COMMANDS
             )
-            self._sender.stop_request = self._publisher(Bool, 'stop_request', KEPT)
+            self._sender.stop_request = self._publisher(Bool, 'stop_request', LATCHED)
 
     def _deactivate(self, lifecycle: str) -> None:
         """Stop the control thread: the torque fades, the last command is zero."""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import sys
 
 from metactl_ros.ros.control_node import ControlNode
-from metactl_ros.ros.front_process import FrontProcess
+from metactl_ros.ros.front_node import FrontProcess
 from metactl_ros.ros.spin import run_node
 
 

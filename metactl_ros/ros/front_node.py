@@ -2,15 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The front of the controller: a lifecycle node with its parameters, services and trajectories.
 
-What it is asked for it asks the process that controls for, over a link, and answers with what
-became of it. It is a process of its own (`front_process.py`) and ends when the link is closed.
+It passes each request over a link to the process that controls, and answers with what became of
+it. rclpy makes Python objects of a request while no other Python thread of the process can run:
+one of a million names takes a second, whatever the priority of the control thread. So this node
+lives in a process that controls nothing, and ends when the link is closed.
+
+It is forked before ROS is initialised and before any thread of Python: all that was imported is
+there already, so that the controller starts as fast as if it were one process.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 import functools
+import multiprocessing
 import os
 import signal
+import socket
+import sys
 import time
 from typing import Any
 
@@ -22,7 +30,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from metactl_ros.errors import MetactlError
 from metactl_ros.ros import parameters
-from metactl_ros.ros.quality_of_service import RELIABLE
+from metactl_ros.ros.messages import RELIABLE
 from metactl_ros.ros.spin import run_node
 from metactl_ros.runtime.joint_samples import MessageError
 from metactl_ros.runtime.process_link import Allowance, Asker, Fields, Link, LinkError, Packet
@@ -228,3 +236,52 @@ class ControllerNode(LifecycleNode):
 def run_front(link: Link, arguments: Sequence[str] | None) -> int:
     """Run the front until its link is closed; return the exit code."""
     return run_node(lambda: ControllerNode(link), arguments)
+
+
+END_WITHIN_S = 1.0
+"""How long it may take to end."""
+
+
+class FrontError(MetactlError, RuntimeError):
+    """The front did not come up."""
+
+
+class FrontProcess:
+    """The front, and the link to it."""
+
+    def __init__(self, arguments: Sequence[str] | None) -> None:
+        """Start it with the arguments of a node; None: those of this process."""
+        here, there = socket.socketpair()
+
+        def run() -> None:
+            here.close()  # or it would keep the link of its parent open
+            sys.exit(run_front(Link(there), arguments))
+
+        self._process = multiprocessing.get_context('fork').Process(target=run, name='front')
+        self._process.start()
+        there.close()
+        self.link = Link(here)
+
+    def hello(self) -> Fields:
+        """Wait for its first words: name and namespace, and what its topics are called.
+
+        Raises:
+            FrontError: If it ended instead; it has told why.
+        """
+        packet = self.link.receive()
+        if packet is None:
+            raise FrontError(f'controller: its front ended with code {self.wait()}.')
+        return packet.fields
+
+    def wait(self) -> int | None:
+        """Return the exit code of a front whose link is closed."""
+        self._process.join(END_WITHIN_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        return self._process.exitcode
+
+    def end(self) -> None:
+        """Close the link, and wait until the front has ended."""
+        self.link.close()
+        self.wait()

@@ -39,10 +39,9 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.plants import PlantName
 from metactl_ros.ros import parameters
 from metactl_ros.ros.diagnostics import status
-from metactl_ros.ros.quality_of_service import KEPT, RELIABLE, TELEMETRY
+from metactl_ros.ros.messages import joint_state, LATCHED, RELIABLE, TELEMETRY
 from metactl_ros.ros.simulated_robot import FreeRunningRobot, LockstepRobot, Reading
 from metactl_ros.ros.spin import run_node
-from metactl_ros.ros.telemetry import joint_state
 from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
 from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.settings import faults_file, load_faults, load_settings
@@ -90,11 +89,11 @@ class PlantNode(Node):
         self._faults: tuple[Fault, ...] | None = None  # on, as said last
         self._states = self.create_publisher(JointState, 'joint_states', STATES)
         self._truths = self.create_publisher(JointState, '~/truth', STATES)
-        self._brakings = self.create_publisher(Bool, '~/braking', KEPT)
+        self._brakings = self.create_publisher(Bool, '~/braking', LATCHED)
         self._fault_reports = self.create_publisher(JointState, '~/faults', TELEMETRY)
         self._reports = self.create_publisher(DiagnosticArray, '/diagnostics', RELIABLE)
         self.create_subscription(JointState, 'joint_commands', self._on_command, RELIABLE)
-        self.create_subscription(Bool, 'stop_request', self._on_stop_request, KEPT)
+        self.create_subscription(Bool, 'stop_request', self._on_stop_request, LATCHED)
         self.create_service(Trigger, '~/reset', self._on_reset)
         for kind in KINDS:
             self.create_service(SetBool, f'~/fault/{kind}', partial(self._on_switch, kind))

@@ -42,7 +42,7 @@ from metactl_ros.bag.writer import (
     Recording,
 )
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.ros.answering import answer_always
+from metactl_ros.ros.spin import answer_always
 from metactl_ros.ros.subscriptions import subscribe, take
 
 DEPTH = 1000

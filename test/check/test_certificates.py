@@ -296,7 +296,7 @@ def test_the_law_has_nothing_in_common_with_the_one_it_checks():
 
 def test_the_log_of_these_tests_is_what_the_node_tells(shipped):
     pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-    from metactl_ros.ros.telemetry import shield_values
+    from metactl_ros.ros.messages import shield_values
 
     day = Day(wild())
     day.go(60)

@@ -28,7 +28,7 @@ from metactl_ros.processes import commands, Setup
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from support.ros_peer import ROOT, wait_until
 
-from metactl_ros.ros.mode_monitor import Onlooker
+from metactl_ros.ros.monitor import ModeMonitor
 
 pytestmark = pytest.mark.ros
 
@@ -220,12 +220,12 @@ def test_ctrl_c_while_an_onlooker_looks_waits_until_it_has_looked(patient):
         signal.raise_signal(signal.SIGINT)  # in the midst of rclpy
         seen.append('all')
 
-    onlooker = Onlooker()
+    onlooker = ModeMonitor()
     onlooker._node.create_timer(0.01, interrupt)
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the suite
     try:
         with pytest.raises(KeyboardInterrupt):
-            wait_until(lambda: onlooker.look(0.1) or seen)
+            wait_until(lambda: onlooker.spin_once(0.1) or seen)
     finally:
         signal.signal(signal.SIGINT, usual)
     onlooker.close()

@@ -17,8 +17,8 @@ from rcl_interfaces.srv import (
 )
 from std_srvs.srv import SetBool, Trigger
 
-from metactl_ros.ros import answering
-from metactl_ros.ros.answering import answer_always, MOST_PARAMETERS, MOST_REASON, MOST_TOLD
+from metactl_ros.ros import spin
+from metactl_ros.ros.spin import answer_always, MOST_PARAMETERS, MOST_REASON, MOST_TOLD
 
 pytestmark = pytest.mark.ros
 
@@ -181,7 +181,7 @@ def test_a_reason_is_legible_and_not_too_long():
 
 def test_of_a_flood_of_refusals_some_are_told_in_every_second(monkeypatch):
     now_s = 100.0
-    monkeypatch.setattr(answering.time, 'monotonic', lambda: now_s)
+    monkeypatch.setattr(spin.time, 'monotonic', lambda: now_s)
     asked = Asked(Trigger, fail)
     for _ in range(1000):
         assert not asked.ask().success

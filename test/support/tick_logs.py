@@ -27,7 +27,7 @@ START_NS = 1_800_000_000 * 10**9
 
 
 def shield_row(tick):
-    """Return the values of ~/shield by name, as `ros/telemetry.py` would send them."""
+    """Return the values of ~/shield by name, as `ros/messages.py` would send them."""
     decision = tick.step.decision
     values = [
         *(tick.step.modes, decision.reason, decision.was_moved, decision.is_feasible),

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes docs/topics_and_parameters.md.
 
-    python -m metactl_ros.ros.reference_page > docs/topics_and_parameters.md
+    python test/topics_page.py > docs/topics_and_parameters.md
 
 Parameters and faults come from the tables the nodes are built from, codes from their enums. Topics
 and services, and the parameters of the recorder, are written here: tests compare them with what
@@ -174,7 +174,7 @@ def page() -> str:
     lines = [
         '# Topics and parameters',
         '',
-        'Generated: `python -m metactl_ros.ros.reference_page`. Names are relative; `~/` stands',
+        'Generated: `python test/topics_page.py`. Names are relative; `~/` stands',
         'for the node. Units are SI. This is not a safety-rated function.',
     ]
     for node, (meanings, file) in PARAMETERS.items():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metactl_ros.runtime.state_intake import KEPT, StateLatency
+from metactl_ros.runtime.state_intake import LATENCIES_KEPT, StateLatency
 
 MS = 1_000_000
 TIMEOUT_NS = 25 * MS
@@ -62,5 +62,5 @@ def test_clocks_that_are_kept_in_step_may_differ_a_little(offset_ms):
 
 
 def test_the_oldest_latencies_make_room():
-    found = finding([900.0] * 10 + [3.0] * KEPT)
+    found = finding([900.0] * 10 + [3.0] * LATENCIES_KEPT)
     assert found.values == {'p50 ms': 3.0, 'p99 ms': 3.0}

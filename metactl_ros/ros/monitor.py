@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""One line on the terminal that says what a running controller does."""
+"""Follows a running controller from outside: its mode, and one line of status on a terminal."""
 
 from collections.abc import Callable
 import math
@@ -9,15 +9,60 @@ import time
 from typing import Any
 
 import rclpy
+from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import JointState
+from std_srvs.srv import Trigger
 
+from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.control.modes import Mode
-from metactl_ros.ros.quality_of_service import SENSOR
+from metactl_ros.ros.messages import SENSOR
 from metactl_ros.runtime.deferred_signals import deferred_signals
 
-EVERY_S = 0.5
+MODE, NOW = SHIELD_NAMES.index('mode'), SHIELD_NAMES.index('now_s')
+SHOW_EVERY_S = 0.5
+
+
+class ModeMonitor:
+    """Follows the mode of a controller, and may reset it; messages are taken by `spin_once`."""
+
+    def __init__(self, controller: str = 'controller') -> None:
+        self._context = Context()
+        # Ctrl-C stays with Python: its caller has processes to end.
+        self._context.init(domain_id=None)
+        self._node = Node('mode_monitor', context=self._context, start_parameter_services=False)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self._node)
+        self._node.create_subscription(JointState, f'{controller}/shield', self._on_tick, SENSOR)
+        self._reset = self._node.create_client(Trigger, f'{controller}/reset_fault')
+        self.began_s: float | None = None
+        """When the controller began to tick, on the steady clock; it may be found later."""
+        self.mode: Mode | None = None
+        self.mode_since_s = 0.0
+
+    def spin_once(self, timeout_s: float) -> None:
+        """Wait for a message, and take it."""
+        with deferred_signals():
+            self._executor.spin_once(timeout_sec=timeout_s)
+
+    def reset_fault(self) -> None:
+        """Ask the controller to leave FAULT; whether it does is seen in its mode."""
+        self._reset.call_async(Trigger.Request())
+
+    def close(self) -> None:
+        """Leave the graph."""
+        self._executor.shutdown()
+        self._node.destroy_node()
+        self._context.try_shutdown()
+
+    def _on_tick(self, message: Any) -> None:
+        now_s, mode = time.monotonic(), Mode(int(message.position[MODE]))
+        if self.began_s is None:
+            self.began_s = now_s - message.position[NOW]
+        if mode != self.mode:
+            self.mode, self.mode_since_s = mode, now_s
 
 
 class StatusLine:
@@ -61,7 +106,7 @@ class StatusLine:
         """Write the line over the last one: on a terminal often, elsewhere every five seconds."""
         is_terminal = sys.stderr.isatty()
         now = time.monotonic()
-        if now - self._shown_at < (EVERY_S if is_terminal else 10.0 * EVERY_S):
+        if now - self._shown_at < (SHOW_EVERY_S if is_terminal else 10.0 * SHOW_EVERY_S):
             return
         self._shown_at = now
         text = f'{self._label}: waiting'

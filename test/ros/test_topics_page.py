@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from metactl_ros.ros.reference_page import page, RECORDER, TOPICS
+from topics_page import page, RECORDER, TOPICS
 
 DOCS = Path(__file__).resolve().parents[2] / 'docs' / 'topics_and_parameters.md'
 DOMAIN = os.getpid() % 50 * 2 + 1

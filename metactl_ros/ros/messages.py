@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a tick publishes: the command, and everything it was made from, as named arrays.
+"""What the controller publishes: commands, the stop request, and what each tick was made from.
 
     joint_commands                        JointState       effort per joint, stamped
     forward_effort_controller/commands    Float64MultiArray  the same, in the order of the joints
@@ -18,20 +18,49 @@ since the last tick, all of them entered the window: ~/feedback then has a messa
 ~/reference a point for each, oldest first, and the last ones are those acted upon.
 time_from_start of a point is the stamp of its state on the controller's timeline, which begins at
 zero. A tick can be computed again from this alone, see `replay/recompute.py`.
+
+A command bears the time of its state in simulated time, else that of the wall clock. What a stamp
+cannot hold, as after January 2038, becomes the last that it can; a clock that fails gives none.
+Neither keeps a command from going out, least of all the last zero.
+
+`stop_request` is true in FAULT, in BLIND once the torque has faded, and after an error or a hang.
+Zero torque lets an arm fall, and the watchdog that every robot needs sees none of these: commands
+go on. A robot that can brake should.
+
+A sensor is read best effort, which fits every publisher; a command must be reliable, or
+ros2_control's controllers do not connect. No deadline is asked of a publisher: one that offers
+none would silently not be received.
 """
 
 from collections.abc import Callable, Sequence
 import math
 from typing import Any
 
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64MultiArray, MultiArrayDimension
+from std_msgs.msg import Bool, Float64MultiArray, MultiArrayDimension
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from metactl_ros.bag.topics import SHIELD_NAMES
+from metactl_ros.runtime.control_thread import Command
 from metactl_ros.runtime.controller import Tick
-from metactl_ros.runtime.joint_samples import set_stamp
+from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, set_stamp
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, Reference
+
+SENSOR = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+RELIABLE = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+TELEMETRY = QoSProfile(
+    depth=1000,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+"""For recorders: what was published before one was found is sent then, ten seconds of it."""
+LATCHED = QoSProfile(
+    depth=1,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+"""For late subscribers: the last message is kept."""
 
 
 def joint_state(stamp_ns: int, names: Sequence[str], **fields: Array) -> JointState:
@@ -148,3 +177,67 @@ class Telemetry:
         self._gain.publish(
             joint_state(stamp_ns, self._gains, position=theta, velocity=tick.action)
         )
+
+
+class CommandSender:
+    """Publishes commands and the stop request; without publishers, as in shadow, nothing."""
+
+    stamped: Any | None = None
+    """Of joint_commands."""
+    forward: Any | None = None
+    """Of the commands of ros2_control."""
+    stop_request: Any | None = None
+    """Latched, for late subscribers."""
+
+    def __init__(
+        self,
+        joint_names: Sequence[str],
+        now_ns: Callable[[], int] | None,
+        complain: Callable[[str], None],
+    ) -> None:
+        """Make one that sends for these joints.
+
+        Args:
+            joint_names: Of the arm, in its order.
+            now_ns: The wall clock; None in simulated time.
+            complain: Is told once of each thing that is wrong with the clock.
+        """
+        self._joints, self._now_ns, self._complain = joint_names, now_ns, complain
+        self._complaints: set[str] = set()
+        self._is_braking: bool | None = None
+        self.stamp_ns = 0
+        """Of the last command."""
+
+    def send(self, command: Command) -> None:
+        """Publish a command, and with it whether the robot should brake, if that changed."""
+        self.stamp_ns = self._stamp_of(command)
+        try:
+            if self.stamped is not None:
+                message = joint_state(self.stamp_ns, self._joints, effort=command.effort_nm)
+                self.stamped.publish(message)
+            if self.forward is not None:
+                self.forward.publish(forward_command(self._joints, command.effort_nm))
+        finally:
+            if self.stop_request is not None and command.must_brake is not self._is_braking:
+                self.stop_request.publish(Bool(data=command.must_brake))
+                self._is_braking = command.must_brake
+
+    def _stamp_of(self, command: Command) -> int:
+        if self._now_ns is None:
+            return command.state_stamp_ns
+        try:
+            stamp_ns = self._now_ns()
+        except Exception as error:  # whatever a clock raises
+            self._complain_once(f'clock: {error!r}; commands bear no stamp.')
+            return 0
+        if stamp_ns > LAST_STAMP_NS:
+            self._complain_once(
+                'clock: is beyond January 2038, which no stamp can hold; all commands bear the '
+                'last one that it can. Set the clock of this machine.'
+            )
+        return stamp_ns
+
+    def _complain_once(self, text: str) -> None:
+        if text not in self._complaints:
+            self._complaints.add(text)
+            self._complain(text)

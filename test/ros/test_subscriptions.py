@@ -17,10 +17,9 @@ from support.resting_robot import PATIENT, Robot
 from support.ros_peer import Peer, ROOT, wait_until
 
 from metactl_ros.ros.loopback import loopback_environment
-from metactl_ros.ros.quality_of_service import RELIABLE
+from metactl_ros.ros.messages import RELIABLE
 from metactl_ros.ros.spin import Spinner
-from metactl_ros.ros.state_receiver import StateReceiver
-from metactl_ros.ros.subscriptions import subscribe
+from metactl_ros.ros.subscriptions import StateReceiver, subscribe
 
 pytestmark = pytest.mark.ros
 DOMAIN = os.getpid() % 50 * 2 + 1

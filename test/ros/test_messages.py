@@ -12,7 +12,7 @@ from metactl_ros.runtime.control_thread import Command
 from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, nanoseconds
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from metactl_ros.ros.command_sender import CommandSender
+from metactl_ros.ros.messages import CommandSender
 
 pytestmark = pytest.mark.ros
 
