@@ -244,7 +244,12 @@ class ControlNode(Node):
         self._take_over()
         inbox = Inbox()
         thread = ControlThread(
-            self._controller, inbox, timing, self._arm.limits, self._sender.send, self._tell
+            self._controller,
+            inbox,
+            timing,
+            self._arm.limits,
+            self._sender.send,
+            self._publish_tick,
         )
         self._intake = StateIntake(
             self._arm, timing, self._supervisor.watch, inbox, thread, self._complain
@@ -302,14 +307,14 @@ class ControlNode(Node):
     def _wall_ns(self) -> int:
         return int(self.get_clock().now().nanoseconds)
 
-    def _tell(self, command: Command) -> None:
-        """Publish what the last command was made from."""
+    def _publish_tick(self, command: Command) -> None:
+        """Publish what a command was made from."""
         if command.tick is not None:
             self._supervisor.modes.note(
                 command.tick, time.monotonic_ns(), is_enabled=self._requests.is_enabled
             )
             self._telemetry.publish(
-                self._sender.stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
+                command.stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
             )
 
     def _set_payload(self, payload_kg: float) -> None:

@@ -34,7 +34,7 @@ none would silently not be received.
 
 from collections.abc import Callable, Sequence
 import math
-from typing import Any
+from typing import Any, SupportsFloat
 
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
@@ -103,37 +103,33 @@ def reference_message(stamp_ns: int, names: Sequence[str], tick: Tick) -> JointT
 
 def shield_values(tick: Tick, state_stamp_ns: int, late_ns: int) -> list[float]:
     """Return the values of SHIELD_NAMES, then the half-space, then any estimate."""
-    decision, health = tick.step.decision, tick.health
-    estimate = tick.step.estimate_nm
-    return [
-        *(
-            float(value)
-            for value in (
-                tick.step.modes,
-                decision.reason,
-                decision.was_moved,
-                decision.is_feasible,
-                decision.distance if math.isfinite(decision.distance) else -1.0,
-                decision.excess,
-                tick.step.excess_after_limits,
-                decision.half_space.value,
-                *health,
-                tick.payload_kg,
-                tick.was_restarted,
-                len(tick.seen),
-                tick.loop_ns / NANOSECONDS_PER_SECOND,
-                late_ns / 1e6,
-                tick.inference_ns / 1e6,
-                *divmod(state_stamp_ns, NANOSECONDS_PER_SECOND),
-                tick.step.causes,
-                tick.step.joints,
-                tick.was_resumed,
-            )
-        ),
-        *(float(value) for value in decision.half_space.normal),
-        float(decision.half_space.constant),
-        *([] if estimate is None else estimate.tolist()),
-    ]
+    step, decision, half_space = tick.step, tick.step.decision, tick.step.decision.half_space
+    stamp_sec, stamp_nanosec = divmod(state_stamp_ns, NANOSECONDS_PER_SECOND)
+    values: dict[str, SupportsFloat] = {
+        'mode': step.modes,
+        'reason': decision.reason,
+        'was_moved': decision.was_moved,
+        'is_feasible': decision.is_feasible,
+        'distance': decision.distance if math.isfinite(decision.distance) else -1.0,
+        'excess': decision.excess,
+        'excess_after_limits': step.excess_after_limits,
+        'lyapunov_value': half_space.value,
+        **tick.health._asdict(),
+        'payload_estimate_kg': tick.payload_kg,
+        'was_restarted': tick.was_restarted,
+        'num_states': len(tick.seen),
+        'now_s': tick.loop_ns / NANOSECONDS_PER_SECOND,
+        'late_ms': late_ns / 1e6,
+        'inference_ms': tick.inference_ns / 1e6,
+        'state_stamp_sec': stamp_sec,
+        'state_stamp_nanosec': stamp_nanosec,
+        'cause': step.causes,
+        'cause_joint': step.joints,
+        'was_resumed': tick.was_resumed,
+    }
+    named = [float(values[name]) for name in SHIELD_NAMES]
+    estimate = [] if step.estimate_nm is None else step.estimate_nm.tolist()
+    return [*named, *map(float, half_space.normal), float(half_space.constant), *estimate]
 
 
 class Telemetry:
@@ -205,15 +201,13 @@ class CommandSender:
         self._joints, self._now_ns, self._complain = joint_names, now_ns, complain
         self._complaints: set[str] = set()
         self._is_braking: bool | None = None
-        self.stamp_ns = 0
-        """Of the last command."""
 
-    def send(self, command: Command) -> None:
-        """Publish a command, and with it whether the robot should brake, if that changed."""
-        self.stamp_ns = self._stamp_of(command)
+    def send(self, command: Command) -> int:
+        """Publish a command, and the stop request if it changed; return the stamp, ns."""
+        stamp_ns = self._stamp_of(command)
         try:
             if self.stamped is not None:
-                message = joint_state(self.stamp_ns, self._joints, effort=command.effort_nm)
+                message = joint_state(stamp_ns, self._joints, effort=command.effort_nm)
                 self.stamped.publish(message)
             if self.forward is not None:
                 self.forward.publish(forward_command(self._joints, command.effort_nm))
@@ -221,6 +215,7 @@ class CommandSender:
             if self.stop_request is not None and command.must_brake is not self._is_braking:
                 self.stop_request.publish(Bool(data=command.must_brake))
                 self._is_braking = command.must_brake
+        return stamp_ns
 
     def _stamp_of(self, command: Command) -> int:
         if self._now_ns is None:

@@ -9,8 +9,9 @@ are in it, and returns nothing.
 from copy import deepcopy
 import json
 
-from hostile.runs import alias_bomb, at, pick, places, STAND_INS
 import yaml
+
+from hostile.runs import alias_bomb, at, pick, places, STAND_INS
 
 
 def replaced(rng, value, new, *, among=lambda _: True):

@@ -4,8 +4,8 @@
 
 import numpy as np
 import pytest
-from test_control_thread import breaks, each, MS, on_time, SECOND_NS, World
-from test_controller import BLIND, FAULT, NOMINAL, PERIOD_NS
+from support.rides import BLIND, FAULT, NOMINAL, PERIOD_NS
+from support.worlds import breaks, each, MS, on_time, SECOND_NS, World
 
 from metactl_ros.control.modes import Cause
 from metactl_ros.runtime.control_thread import Command
@@ -60,8 +60,8 @@ def test_a_command_goes_out_whatever_the_year(now_ns):
 
 def test_the_last_moment_before_2038_is_a_good_one():
     one = sender(lambda: LAST_STAMP_NS)
-    one.send(command())
-    assert nanoseconds(one.stamped[0].header.stamp) == LAST_STAMP_NS == one.stamp_ns
+    stamp_ns = one.send(command())
+    assert nanoseconds(one.stamped[0].header.stamp) == LAST_STAMP_NS == stamp_ns
     assert not one.complaints
 
 
@@ -107,8 +107,7 @@ def test_the_robot_is_asked_to_brake_even_if_commands_fail_and_again_if_that_fai
 
 def test_in_shadow_nothing_is_sent():
     one = CommandSender(JOINTS, lambda: 9, Kept().append)
-    one.send(command(must_brake=True))
-    assert one.stamp_ns == 9
+    assert one.send(command(must_brake=True)) == 9
 
 
 def asked(world):

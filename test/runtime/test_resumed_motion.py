@@ -70,7 +70,7 @@ def test_where_trajectories_are_followed_the_arm_is_driven_and_held_until_one_co
 
 def test_a_trajectory_is_refused_before_the_first_tick_and_while_the_arm_does_not_follow():
     arm, goal = Arm(), point(2.0, (-0.8, 0.1))
-    arm.source = TrajectorySource(ARM.joint_names, LIMITS)  # which knows no state
+    arm.controller.reference = TrajectorySource(ARM.joint_names, LIMITS)  # which knows no state
     with pytest.raises(MessageError, match='trajectory: no joint state yet'):
         arm.follow(goal)
     arm = Arm()
