@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metactl_ros.bag.tick_log import TickLog
 from metactl_ros.control.modes import Mode
-from metactl_ros.metrics import tracking_rmse
+from metactl_ros.metrics import percentiles, tracking_rmse
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -219,13 +219,6 @@ def timing(log: TickLog) -> dict[str, Any]:
     return {
         'rate_hz': NANOSECONDS_PER_SECOND / float(steps_ns.mean()) if len(steps_ns) else None,
         'missed_ticks': int(missed),
-        'lateness_ms': _quantiles(log.shield['late_ms']),
-        'inference_ms': _quantiles(inference_ms[inference_ms > 0.0]),
+        'lateness_ms': percentiles(log.shield['late_ms']),
+        'inference_ms': percentiles(inference_ms[inference_ms > 0.0]),
     }
-
-
-def _quantiles(values: Array) -> dict[str, float] | None:
-    if not len(values):
-        return None
-    p50, p99, most = np.quantile(values, [0.5, 0.99, 1.0])
-    return {'p50': float(p50), 'p99': float(p99), 'max': float(most)}

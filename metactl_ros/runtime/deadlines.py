@@ -30,6 +30,7 @@ import time
 
 import numpy as np
 
+from metactl_ros.metrics import percentiles
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 CREEP = 0.02
@@ -109,10 +110,7 @@ class Deadlines:
     def lateness_ms(self) -> dict[str, float]:
         """Return p50, p99 and the largest of the lateness kept, ms."""
         kept = self._late_ns[: self.num_ticks] / 1e6
-        if not len(kept):
-            return {'p50': 0.0, 'p99': 0.0, 'max': 0.0}
-        p50, p99, most = np.quantile(kept, [0.5, 0.99, 1.0])
-        return {'p50': float(p50), 'p99': float(p99), 'max': float(most)}
+        return percentiles(kept) or {'p50': 0.0, 'p99': 0.0, 'max': 0.0}
 
 
 def sleep_until(moment_ns: int) -> int:
