@@ -64,7 +64,7 @@ nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is 
 	$(VENV)/bin/python -m training.false_alarms
 	for seed in 7 8 9; do \
 	  $(VENV)/bin/metactl hil --random --minutes 10 --seed $$seed && \
-	  cp runs/nemesis/$$seed/nemesis.json results/nemesis_$$seed.json || exit 1; done
+	  cp runs/random_faults/$$seed/random_faults.json results/random_faults_$$seed.json || exit 1; done
 	$(VENV)/bin/python -m metactl_ros.hil.fault_table --out results/faults_after.json
 	$(VENV)/bin/python test/fault_page.py
 

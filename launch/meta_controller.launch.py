@@ -22,7 +22,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from metactl_ros.launch_arguments import LAUNCH_ARGUMENTS, wish_of
-from metactl_ros.processes import assumed_by, parameters_of, require_files
+from metactl_ros.processes import default_parameters, parameters_of, require_files
 from metactl_ros.ros.loopback import loopback_environment
 
 EXECUTABLES = {
@@ -37,7 +37,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     wish = wish_of({name: LaunchConfiguration(name).perform(context) for name in LAUNCH_ARGUMENTS})
     setup = wish.setup
     require_files(setup)
-    assumed = {module: [values] for module, values in assumed_by(setup).items()}
+    assumed = {module: [values] for module, values in default_parameters(setup).items()}
     files = [] if setup.params_file is None else [str(setup.params_file)]
     nodes: list[LaunchDescriptionEntity] = [
         Node(

@@ -187,7 +187,7 @@ def _add_hil(parser: argparse.ArgumentParser) -> None:
     add('--random', action='store_true', help='a random timeline of all faults instead')
     add('--minutes', type=float, default=10.0, help='how long the random one lasts (%(default)s)')
     add('--seed', type=int, default=7, help='of the random one (%(default)s)')
-    add('--out', type=Path, metavar='FOLDER', help='(runs/hil, or runs/nemesis/SEED)')
+    add('--out', type=Path, metavar='FOLDER', help='(runs/hil, or runs/random_faults/SEED)')
     parser.set_defaults(run=_hil)
 
 
@@ -274,16 +274,18 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _hil(args: argparse.Namespace) -> int:
-    from metactl_ros.hil.command import chosen_scenarios, run_hil
+    from metactl_ros.hil.scenario import chosen_scenarios
 
     if args.random:
-        from metactl_ros.hil.random_faults import run_nemesis
+        from metactl_ros.hil.random_faults import run_random_faults
 
         if args.scenarios or args.all:
             raise ConfigError('hil: --random makes its own scenario; leave the others out.')
-        folder = args.out or Path('runs/nemesis') / str(args.seed)
-        return run_nemesis(folder, 60.0 * args.minutes, args.seed)
-    files = chosen_scenarios(args.scenarios, args.all)
+        folder = args.out or Path('runs/random_faults') / str(args.seed)
+        return run_random_faults(folder, 60.0 * args.minutes, args.seed)
+    from metactl_ros.hil.run import run_hil
+
+    files = chosen_scenarios(args.scenarios, is_all=args.all)
     return run_hil(files, args.out or Path('runs/hil'))
 
 

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plant, controller and recorder as processes of their own, started and ended together.
+"""Plant, controller and recorder as processes: their ROS parameters, their start and their end.
 
 This is `metactl up`, for machines without ROS's launch packages; the launch file does the same.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 import json
 import os
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import TypeAlias
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
@@ -26,8 +27,9 @@ from metactl_ros.sim.task import draw_evaluation, Episode
 
 END_WITHIN_S = 3.0
 """How long a process may take to end after SIGTERM."""
-LAST_WORDS = ('controller_node', 'plant_node', 'recorder')
-"""The order of ending."""
+SHUTDOWN_ORDER = ('controller_node', 'plant_node', 'recorder')
+"""The recorder last: it shall see how the others end."""
+Process: TypeAlias = 'subprocess.Popen[bytes]'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +62,7 @@ class Setup:
     payload_kg: float = 0.75
     """Of the simulated robot."""
     payload_estimate_kg: float | None = None
-    """What the controller of a real robot is told; None: what its parameters say."""
+    """Of the controller of a real robot; None: as parameters say."""
     seed: int = 42
     """Of the episode: phases, initial error, payload estimate."""
     lockstep: bool = False
@@ -70,9 +72,9 @@ class Setup:
     record: Path | str | None = None
     """Where a bag goes."""
     faults: Path | str = ''
-    """What the simulated robot is to suffer: path of a file, or its name in config/faults."""
+    """Of the simulated robot: path of a file, or its name in config/faults."""
     faults_start_s: float = 0.0
-    """Where on the timeline of the faults the simulated robot begins."""
+    """Where on the timeline of the faults the simulated robot begins, s."""
     log_level: str = 'info'
 
     def episode(self) -> Episode:
@@ -108,7 +110,7 @@ def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
     if setup.record is not None:
         chosen['recorder'] = {'out': str(setup.record)}
     if setup.plant != 'none':
-        controller |= _told_of_the_episode(setup)
+        controller |= _episode_parameters(setup)
         chosen['plant_node'] = {
             'plant': setup.plant,
             'tau_z_s': setup.tau_z_s,
@@ -135,10 +137,10 @@ def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
     return {**chosen, 'controller_node': controller}
 
 
-def assumed_by(setup: Setup) -> dict[str, dict[str, object]]:
-    """Return the ROS parameters, by module, that hold unless a parameter file says otherwise.
+def default_parameters(setup: Setup) -> dict[str, dict[str, object]]:
+    """Return the ROS parameters, by module, that a parameter file may overrule.
 
-    Beside a simulated robot control may begin at once; with a real one nothing moves until told.
+    With a simulated robot control begins at once; a real one does not move without a request.
     """
     if setup.plant == 'none':
         return {}
@@ -159,27 +161,27 @@ def require_files(setup: Setup) -> None:
         policy_file(setup.policy)
 
 
-def _told_of_the_episode(setup: Setup) -> dict[str, object]:
-    """Return the parameters by which the controller fits the simulated robot."""
+def _episode_parameters(setup: Setup) -> dict[str, object]:
+    """Return the parameters that fit the controller to the episode of the simulated robot."""
     episode = setup.episode()
     assert isinstance(episode.reference, Sinusoid)
-    is_told = setup.controller == 'oracle'  # the truth, where others get an estimate
+    knows_truth = setup.controller == 'oracle'
     known_s = load_settings().plant.task.tau_z_s
-    if is_told and setup.tau_z_s != known_s:
+    if knows_truth and setup.tau_z_s != known_s:
         raise ConfigError(
             f'controller: the oracle knows the tau_z of config/plant.yaml, {known_s:g} s, found a '
             f'robot of {setup.tau_z_s:g} s; leave tau_z out, or use python -m training.evaluate.'
         )
-    told: dict[str, object] = {
-        'payload_kg': setup.payload_kg if is_told else float(episode.payload_estimate_kg),
+    parameters: dict[str, object] = {
+        'payload_kg': setup.payload_kg if knows_truth else float(episode.payload_estimate_kg),
         'sinusoid.amplitude_rad': episode.reference.amplitude_rad.tolist(),
         'sinusoid.omega_radps': episode.reference.omega_radps.tolist(),
         'sinusoid.phase_rad': episode.reference.phase_rad.tolist(),
     }
     if setup.lockstep:
         # The plant waits, and a busy machine may be slow: that must not change what is computed.
-        told |= {'state_timeout_s': 10.0, 'inference_budget_s': 1.0}
-    return told
+        parameters |= {'state_timeout_s': 10.0, 'inference_budget_s': 1.0}
+    return parameters
 
 
 def commands(setup: Setup) -> dict[str, list[str]]:
@@ -200,7 +202,7 @@ def ros_arguments(setup: Setup, name: str) -> list[str]:
     arguments = ['--ros-args', '--log-level', setup.log_level]
     if setup.namespace:
         arguments += ['-r', f'__ns:=/{setup.namespace.strip("/")}']
-    arguments += _assignments(assumed_by(setup).get(name, {}))
+    arguments += _assignments(default_parameters(setup).get(name, {}))
     if setup.params_file is not None:
         arguments += ['--params-file', str(setup.params_file)]
     return arguments + _assignments(parameters_of(setup).get(name, {}))
@@ -210,46 +212,109 @@ def _assignments(values: Mapping[str, object]) -> list[str]:
     return [part for name, x in values.items() for part in ('-p', f'{name}:={json.dumps(x)}')]
 
 
-def begin(
-    setup: Setup, name: str, environment: Mapping[str, str] | None = None
-) -> 'subprocess.Popen[bytes]':
-    """Start one process of a set-up; loopback only, unless an environment is given."""
-    env = {**os.environ, **(loopback_environment(None) if environment is None else environment)}
-    return subprocess.Popen(commands(setup)[name], env=env, start_new_session=True)
+class ProcessGroup:
+    """Processes by name, each in a session of its own, that are stopped together.
+
+    SIGINT and SIGTERM wait while a process is started or stopped, so that none is left behind.
+
+    Args:
+        environment: Added to the variables of this process; None: ROS stays on the loopback.
+        log_folder: Where the output of a process goes, as NAME.log; None: to our own.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, log_folder: Path | None = None
+    ) -> None:
+        added = loopback_environment(None) if environment is None else environment
+        self._environment, self._log_folder = {**os.environ, **added}, log_folder
+        self._processes: dict[str, Process] = {}
+
+    def __enter__(self) -> 'ProcessGroup':
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_all()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._processes
+
+    def __getitem__(self, name: str) -> Process:
+        return self._processes[name]
+
+    def start(self, name: str, command: Sequence[str], *, has_input: bool = False) -> Process:
+        """Start a process, with a pipe to its input if asked for."""
+        folder = self._log_folder
+        output = (folder / f'{name}.log').open('ab') if folder is not None else nullcontext()
+        with output as log, deferred_signals():
+            process = self._processes[name] = subprocess.Popen(
+                command,
+                env=self._environment,
+                start_new_session=True,
+                stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
+                stdout=log,
+                stderr=None if log is None else subprocess.STDOUT,
+            )
+        return process
+
+    def start_busy(self, per_core: int = 1) -> None:
+        """Start processes that compute nothing useful: so many for each core."""
+        with deferred_signals():
+            for number in range(per_core * (os.cpu_count() or 1)):
+                self.start(f'busy_{number}', [sys.executable, '-c', 'while True: pass'])
+
+    def ended(self) -> dict[str, int]:
+        """Return the exit codes of processes that ended by themselves, by name."""
+        codes = {name: process.poll() for name, process in self._processes.items()}
+        return {name: code for name, code in codes.items() if code is not None}
+
+    def send_signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process and to all it has started, as when a machine pauses."""
+        process = self._processes[name]
+        with suppress(ProcessLookupError):
+            if process.poll() is None:
+                os.killpg(process.pid, number)
+
+    def kill(self, name: str) -> None:
+        """End a process with SIGKILL; it may then be started again."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def stop(self, name: str) -> int:
+        """Ask a process to end, kill it after END_WITHIN_S, and return its exit code."""
+        with deferred_signals():
+            self.send_signal(name, signal.SIGCONT)  # one that is stopped would not hear SIGTERM
+            process = self._processes.pop(name)
+            process.terminate()
+            try:
+                process.wait(END_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            if process.stdin is not None:
+                process.stdin.close()
+            return process.wait()
+
+    def stop_all(self) -> dict[str, int]:
+        """Stop every process, those of SHUTDOWN_ORDER last; return their exit codes, by name."""
+        others = [name for name in self._processes if name not in SHUTDOWN_ORDER]
+        last = [name for name in SHUTDOWN_ORDER if name in self._processes]
+        with deferred_signals():
+            return {name: self.stop(name) for name in (*others, *last)}
 
 
 @contextmanager
-def running(
-    setup: Setup, environment: Mapping[str, str] | None = None
-) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
-    """Start the processes; end them, controller first, when the block is left."""
-    processes: dict[str, subprocess.Popen[bytes]] = {}
-    try:
-        for name in parameters_of(setup):
-            with deferred_signals():
-                processes[name] = begin(setup, name, environment)
-        yield processes
-    finally:
-        with deferred_signals():
-            for name in LAST_WORDS:
-                if name in processes:
-                    end(processes[name])
+def running(setup: Setup, environment: Mapping[str, str] | None = None) -> Iterator[ProcessGroup]:
+    """Start the processes of a set-up; stop them when the block is left.
 
-
-def spin() -> 'subprocess.Popen[bytes]':
-    """Start a process that keeps a core busy and does nothing useful."""
-    return subprocess.Popen([sys.executable, '-c', 'while True: pass'])
-
-
-def end(process: 'subprocess.Popen[bytes]') -> int:
-    """Ask a process to end, and insist after a while; return its exit code."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(END_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    return process.wait()
+    Args:
+        setup: What is to run.
+        environment: As of a `ProcessGroup`.
+    """
+    lines = commands(setup)
+    with ProcessGroup(environment) as group:
+        for name, line in lines.items():
+            group.start(name, line)
+        yield group
 
 
 def run_up(setup: Setup, duration_s: float, environment: Mapping[str, str] | None = None) -> int:
@@ -268,10 +333,9 @@ def run_up(setup: Setup, duration_s: float, environment: Mapping[str, str] | Non
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, ask)
     until = time.monotonic() + duration_s if duration_s else float('inf')
-    with running(setup, environment) as processes:
+    with running(setup, environment) as group:
         while not must_end and time.monotonic() < until:
-            ended = [p.returncode for p in processes.values() if p.poll() is not None]
-            if ended:
-                return max(ended, key=abs)
+            if codes := group.ended().values():
+                return max(codes, key=abs)
             time.sleep(0.1)
     return 0

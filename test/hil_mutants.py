@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.hil.command import CAN_BE_RUN, chosen_scenarios, run_judged
-from metactl_ros.hil.scenario import load_scenario
+from metactl_ros.hil.run import CAN_BE_RUN, run_judged
+from metactl_ros.hil.scenario import chosen_scenarios, load_scenario
 from metactl_ros.processes import commands
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
@@ -292,7 +292,7 @@ MUTANTS = {
 
 
 def mutated(mutant):
-    """Return a function like `fleet.commands` whose processes lack a protection."""
+    """Return a function like `processes.commands` whose processes lack a protection."""
 
     def commands_of(setup):
         lines = commands(setup)
@@ -307,10 +307,10 @@ def mutated(mutant):
 
 def run(name, out):
     """Run a scenario without its protection; return what the table says of it."""
-    (file,) = chosen_scenarios([name], is_all=False)
-    mutant = MUTANTS[name]
+    (file,) = chosen_scenarios([name])
+    scenario, mutant = load_scenario(file), MUTANTS[name]
     for _ in range(ATTEMPTS):
-        outcome = run_judged(file, out / name, commands_of=mutated(mutant), attempts=1)
+        outcome = run_judged(file, scenario, out / name, mutated(mutant), attempts=1)
         unmet = [verdict for verdict in outcome.verdicts if not verdict.has_passed]
         if outcome.stalls_s and not outcome.stalls_s[-1]:
             break
@@ -319,7 +319,7 @@ def run(name, out):
     failed = [f'{verdict.demand}: found {verdict.found}' for verdict in unmet]
     return {
         'scenario': name,
-        'protection': load_scenario(file).protection,
+        'protection': scenario.protection,
         'mutant': mutant.says,
         'is_noticed': bool(failed),
         'longest_stall_s': outcome.stalls_s[-1],

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The intruder as a process: each of its deeds is seen on the topics, and ends."""
+"""The intruder as a process: each of its intrusions is seen on the topics, and ends."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.hil.scripted_fault import INTRUSIONS
+from metactl_ros.hil.scenario import INTRUSIONS
 from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
 
@@ -26,7 +26,7 @@ from std_srvs.srv import Trigger
 from support.ros_peer import Peer, ROOT, wait_until
 from trajectory_msgs.msg import JointTrajectory
 
-from metactl_ros.hil.intruder import main, parse_deed
+from metactl_ros.hil.intruder import main, parse_intrusion
 
 pytestmark = pytest.mark.ros
 
@@ -220,11 +220,11 @@ def test_it_ends_cleanly_whatever_it_does(witness, intruder, how):
 )
 def test_wrong_use_is_refused_with_the_reason(text, says, capsys):
     with pytest.raises(ConfigError, match=says):
-        parse_deed(text)
+        parse_intrusion(text)
     assert main(['intruder', text]) == 2
     assert says in capsys.readouterr().err
 
 
 def test_an_amount_that_is_not_given_is_the_usual_one():
-    assert parse_deed('echoed_states') == ('echoed_states', 0.02)
-    assert parse_deed('echoed_states=-1') == ('echoed_states', -1.0)
+    assert parse_intrusion('echoed_states') == ('echoed_states', 0.02)
+    assert parse_intrusion('echoed_states=-1') == ('echoed_states', -1.0)

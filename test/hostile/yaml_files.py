@@ -38,7 +38,7 @@ from hostile.yaml_texts import KINDS
 from metactl_ros import cli
 from metactl_ros.baselines import load_classical, load_rivals, on_observer, RIVALS
 from metactl_ros.errors import MetactlError
-from metactl_ros.hil import command
+from metactl_ros.hil import run as hil_run
 from metactl_ros.hil.scenario import load_scenario
 from metactl_ros.replay import page as replay_page
 from metactl_ros.result_file import provenance
@@ -187,7 +187,7 @@ def main():
     parser = command_line(__doc__, KINDS, count=count, seed=15, results='hostile_yaml.json')
     parser.add_argument('--reader', nargs='+', choices=sorted(READERS), metavar='NAME')
     args = parser.parse_args()
-    command.run_judged = sweep.sweep = run_nothing
+    hil_run.run_judged = sweep.sweep = run_nothing
     replay_page.write_page = lambda *_: None  # which is slow
     kinds, readers = args.only or list(KINDS), args.reader or list(READERS)
     with tempfile.TemporaryDirectory() as folder:

@@ -38,7 +38,7 @@ from metactl_ros.control.modes import Mode
 from metactl_ros.dynamics.two_link import lump
 from metactl_ros.errors import MetactlError
 from metactl_ros.plants import make_plant
-from metactl_ros.processes import begin, end, Setup
+from metactl_ros.processes import commands, ProcessGroup, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest, summary
 from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.runtime.controller import with_full_window
@@ -126,23 +126,21 @@ def bag(tmp_path_factory, settings):
     topics += [f'{n}/{topic}={TOPICS[topic]}' for n in CLASSICAL for topic in (STAMPED, FORWARD)]
     other = rivals_file(folder / 'other.yaml', {OTHER: {'rate_per_s2': 123.0}})
     out = (f'out:={folder / "bag"}', f'topics:={json.dumps(topics)}')
-    environment, processes, peer = loopback_environment(DOMAIN), [], Peer(DOMAIN)
+    group, peer = ProcessGroup(loopback_environment(DOMAIN)), Peer(DOMAIN)
     try:
         robots = {name: Robot(peer, name, settings) for name in CLASSICAL}
         with running('recorder', DOMAIN, *out):
             for name in CLASSICAL:
                 file = str(other) if name == OTHER else ''
                 setup = setup_of(name, params_file=folder / 'patient.yaml', classical_file=file)
-                processes.append(begin(setup, 'controller_node', environment))
+                group.start(name, commands(setup)['controller_node'])
             wait_until(lambda: all(r.is_listened_to for r in robots.values()), timeout_s=60.0)
             for name, robot in robots.items():
                 robot.drive(setup_of(name).episode())
-            for process in processes:  # one by one: the recorder is to hear each one's last words
-                process.terminate()
-                assert process.wait(10.0) == 0
+            for name in CLASSICAL:  # one by one: the recorder is to see how each one ends
+                assert group.stop(name) == 0
     finally:
-        for process in processes:
-            end(process)
+        group.stop_all()
         peer.close()
     return folder / 'bag'
 

@@ -9,7 +9,7 @@ import pytest
 from metactl_ros import processes as fleet
 from metactl_ros.cli import main
 from metactl_ros.errors import ConfigError
-from metactl_ros.processes import assumed_by, commands, parameters_of, Setup
+from metactl_ros.processes import commands, default_parameters, parameters_of, Setup
 from metactl_ros.ros import parameters
 from metactl_ros.settings import policy_file, share_directory, shipped_policy
 
@@ -23,9 +23,12 @@ def test_a_node_started_by_hand_waits_and_then_holds():
 
 def test_with_a_real_robot_nothing_is_assumed_and_with_a_simulated_one_it_moves():
     real = Setup(plant='none')
-    assert (assumed_by(real), parameters_of(real)) == ({}, {'controller_node': {}})
+    assert (default_parameters(real), parameters_of(real)) == ({}, {'controller_node': {}})
     moves = {'controller_node': {'autostart': True, 'reference': 'sinusoid'}}
-    assert [assumed_by(Setup(plant=plant)) for plant in ('rk4', 'bullet')] == [moves, moves]
+    assert [default_parameters(Setup(plant=plant)) for plant in ('rk4', 'bullet')] == [
+        moves,
+        moves,
+    ]
 
 
 def test_a_parameter_file_overrules_what_is_assumed_and_what_is_chosen_overrules_both(tmp_path):

@@ -17,13 +17,14 @@ import psutil
 import pytest
 import yaml
 
+from metactl_ros.config import build
 from metactl_ros.control.modes import Mode
-from metactl_ros.hil.command import promise_of, run_judged
-from metactl_ros.hil.judge import judge
-from metactl_ros.hil.read_run import read_run
-from metactl_ros.hil.run import HilError, run_scenario
-from metactl_ros.hil.scenario import load_scenario
+from metactl_ros.hil import run as hil_run
+from metactl_ros.hil.judge import judge, promise_of, Verdict
+from metactl_ros.hil.run import HilError, run_judged, run_scenario, timed_actions
+from metactl_ros.hil.scenario import load_scenario, Scenario
 from metactl_ros.processes import commands, Setup
+from metactl_ros.settings import faults_file
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from support.ros_peer import ROOT, wait_until
@@ -31,10 +32,43 @@ from support.ros_peer import ROOT, wait_until
 from metactl_ros.ros.monitor import ModeMonitor
 
 pytestmark = pytest.mark.ros
-
 DOMAIN = str(os.getpid() % 50 * 2 + 1)
 CODE = 'import sys; from metactl_ros.cli import main; sys.exit(main(sys.argv[1:]))'
 PATIENT_S = 0.25
+
+
+def test_what_happens_to_processes_is_done_in_order_and_undone():
+    faults = [
+        {'kind': 'kill_plant', 'at_s': 3.0, 'for_s': 1.0},
+        {'kind': 'silence', 'at_s': 1.0, 'for_s': 0.3},
+        {'kind': 'cpu_load', 'at_s': 1.0, 'for_s': 2.5},
+    ]
+    about = {'title': 't', 'protection': 'p', 'duration_s': 6.0, 'faults': faults}
+    actions = timed_actions(build(Scenario, about, 'test'))
+    assert [(action.at_s, action.is_begin, action.fault.kind) for action in actions] == [
+        (1.0, True, 'cpu_load'),
+        (3.0, True, 'kill_plant'),
+        (3.5, False, 'cpu_load'),
+        (4.0, False, 'kill_plant'),
+    ]
+
+
+@pytest.mark.parametrize(('is_always', 'runs'), [(False, 3), (True, 1)])
+def test_an_expectation_gets_another_chance_after_a_stall_but_safety_does_not(
+    monkeypatch, tmp_path, is_always, runs
+):
+    asked = []
+
+    def fail(file, scenario, folder, commands_of):
+        asked.append(folder)
+        return None, (Verdict('d', False, 'f', is_always),)
+
+    monkeypatch.setattr(hil_run, 'run_once', fail)
+    monkeypatch.setattr(hil_run, 'longest_stall_s', lambda log: 0.08)
+    file = faults_file('silence')
+    outcome = run_judged(file, load_scenario(file), tmp_path)
+    assert len(asked) == runs
+    assert not outcome.has_passed
 
 
 @pytest.fixture
@@ -50,7 +84,7 @@ def patient(tmp_path, monkeypatch):
     return Setup(log_level='error', params_file=file)
 
 
-def scenario(folder, duration_s, faults, expect=()):
+def write(folder, duration_s, faults, expect=()):
     file = folder / 'one.yaml'
     about = {'title': 't', 'protection': 'p', 'setup': {'plant': 'rk4'}}
     about |= {'duration_s': duration_s, 'faults': faults, 'expect': list(expect)}
@@ -60,15 +94,15 @@ def scenario(folder, duration_s, faults, expect=()):
 
 def run(file, folder, setup, settings):
     """Run a scenario; return its log and the demands that were missed."""
-    run_scenario(file, folder, setup)
-    log = read_run(folder, load_scenario(file))
+    scenario = load_scenario(file)
+    log = run_scenario(file, scenario, folder, setup)
     promise = promise_of(settings)._replace(state_timeout_s=PATIENT_S, slack_s=0.5)
-    missed = [v for v in judge(load_scenario(file), log, promise) if not v.has_passed]
+    missed = [v for v in judge(scenario, log, promise) if not v.has_passed]
     return log, missed
 
 
 def test_a_robot_that_falls_silent_is_noticed_and_taken_back(tmp_path, patient, settings):
-    file = scenario(
+    file = write(
         tmp_path,
         6.0,
         [{'kind': 'silence', 'at_s': 1.5, 'for_s': 0.5}],
@@ -84,7 +118,7 @@ def test_a_robot_that_falls_silent_is_noticed_and_taken_back(tmp_path, patient, 
 
 
 def test_a_killed_controller_is_noticed_and_replaced(tmp_path, patient, settings):
-    file = scenario(
+    file = write(
         tmp_path,
         8.0,
         [{'kind': 'kill_controller', 'at_s': 1.5, 'for_s': 0.2}],
@@ -95,13 +129,13 @@ def test_a_killed_controller_is_noticed_and_replaced(tmp_path, patient, settings
     )
     log, missed = run(file, tmp_path / 'run', patient, settings)
     assert not missed
-    assert len(log.lives) == 2
+    assert len(log.used_states) == 2
     assert len(log.restarts_ns) == 1
 
 
-def test_a_fault_is_reset_by_who_watches_if_the_scenario_says_so(tmp_path, patient, settings):
+def test_a_fault_is_reset_if_the_scenario_says_so(tmp_path, patient, settings):
     silences = [{'kind': 'silence', 'at_s': 1.0 + i, 'for_s': 0.5} for i in (0.0, 0.7, 1.4)]
-    file = scenario(tmp_path, 7.0, silences)
+    file = write(tmp_path, 7.0, silences)
     about = yaml.safe_load(file.read_text()) | {'reset_fault_after_s': 0.5}
     file.write_text(yaml.safe_dump(about))
     code = (
@@ -119,8 +153,7 @@ def test_a_fault_is_reset_by_who_watches_if_the_scenario_says_so(tmp_path, patie
         executable, _, _, *arguments = lines['controller_node']
         return lines | {'controller_node': [executable, '-c', code, *arguments]}
 
-    run_scenario(file, tmp_path / 'run', patient, easily_faulting)
-    log = read_run(tmp_path / 'run', load_scenario(file))
+    log = run_scenario(file, load_scenario(file), tmp_path / 'run', patient, easily_faulting)
     assert log.num_resets
     first_fault = log.mode.tolist().index(Mode.FAULT)
     assert Mode.NOMINAL in log.mode[first_fault:]
@@ -130,37 +163,35 @@ def test_processes_that_cannot_start_are_an_error_that_names_their_log(tmp_path,
     def broken(setup):
         return {'controller_node': [sys.executable, '-c', 'raise SystemExit(3)']}
 
-    file = scenario(tmp_path, 2.0, [])
+    file = write(tmp_path, 2.0, [])
     with pytest.raises(HilError, match='controller_node: ended before the first tick'):
-        run_scenario(file, tmp_path / 'run', patient, broken)
-    outcome = run_judged(file, tmp_path / 'run', broken)
+        run_scenario(file, load_scenario(file), tmp_path / 'run', patient, broken)
+    outcome = run_judged(file, load_scenario(file), tmp_path / 'run', broken)
     assert [verdict.demand for verdict in outcome.verdicts] == ['it can be run']
     assert not outcome.has_passed
 
 
-def test_somebody_elses_commands_are_told_apart_from_the_controllers(tmp_path, patient, settings):
-    file = scenario(
+def test_commands_of_another_node_are_told_apart_from_the_controllers(tmp_path, patient, settings):
+    file = write(
         tmp_path, 4.0, [{'kind': 'second_commands', 'at_s': 1.5, 'for_s': 1.0, 'amount': 0.1}]
     )
-    run_scenario(file, tmp_path / 'run', patient)
-    log = read_run(tmp_path / 'run', load_scenario(file))
+    log = run_scenario(file, load_scenario(file), tmp_path / 'run', patient)
     (span,) = log.spans
     assert len(log.foreign_s) > 20
     assert span.begin_s < log.foreign_s.min() <= log.foreign_s.max() < span.end_s + 0.5
     assert log.command_problems == ()
-    assert log.gone == ()
+    assert log.lost_processes == ()
     assert len(log.commands.stamp_ns) == pytest.approx(len(log.tick_s), abs=30)
     assert not (log.commands.effort_nm == 0.1 * np.array(settings.arm.limits.effort_nm)).any()
 
 
 def test_a_second_controller_is_another_node_and_is_ended(tmp_path, patient):
-    file = scenario(tmp_path, 6.0, [{'kind': 'second_controller', 'at_s': 0.5, 'for_s': 4.0}])
-    run_scenario(file, tmp_path / 'run', patient)
+    file = write(tmp_path, 6.0, [{'kind': 'second_controller', 'at_s': 0.5, 'for_s': 4.0}])
+    log = run_scenario(file, load_scenario(file), tmp_path / 'run', patient)
     assert (tmp_path / 'run' / 'second_controller.log').is_file()
-    log = read_run(tmp_path / 'run', load_scenario(file))
-    assert log.gone == ()
+    assert log.lost_processes == ()
     assert log.command_problems == ()
-    assert len(log.lives) == 1  # what the second one says of itself is elsewhere
+    assert len(log.used_states) == 1  # the topics of the second one have other names
 
 
 UNTOLD_TIME = """
@@ -183,9 +214,8 @@ def test_a_wall_clock_that_fits_no_stamp_ends_with_a_command_of_zero(tmp_path, p
         executable, _, _, *arguments = lines['controller_node']
         return lines | {'controller_node': [executable, '-c', UNTOLD_TIME, *arguments]}
 
-    file = scenario(tmp_path, 4.0, [])
-    run_scenario(file, tmp_path / 'run', patient, late)
-    log = read_run(tmp_path / 'run', load_scenario(file))
+    file = write(tmp_path, 4.0, [])
+    log = run_scenario(file, load_scenario(file), tmp_path / 'run', patient, late)
     assert log.commands.effort_nm[-1].tolist() == [0.0, 0.0]
 
 
@@ -201,7 +231,7 @@ def start(tmp_path, *arguments):
 
 
 def test_the_command_leaves_verdicts_a_picture_and_a_bag(tmp_path):
-    file, out = scenario(tmp_path, 2.0, [{'kind': 'drop', 'at_s': 1.0}]), tmp_path / 'out'
+    file, out = write(tmp_path, 2.0, [{'kind': 'drop', 'at_s': 1.0}]), tmp_path / 'out'
     with start(tmp_path, file, '--out', out) as process:
         said, _ = process.communicate(timeout=120)
     assert process.returncode in (0, 1), said  # on a busy machine it may miss what is promised
@@ -213,28 +243,28 @@ def test_the_command_leaves_verdicts_a_picture_and_a_bag(tmp_path):
     assert (out / 'one' / 'bag' / 'metadata.yaml').is_file()
 
 
-def test_ctrl_c_while_an_onlooker_looks_waits_until_it_has_looked(patient):
+def test_ctrl_c_while_the_monitor_spins_waits_until_it_has_spun(patient):
     seen = []
 
     def interrupt():
         signal.raise_signal(signal.SIGINT)  # in the midst of rclpy
         seen.append('all')
 
-    onlooker = ModeMonitor()
-    onlooker._node.create_timer(0.01, interrupt)
+    monitor = ModeMonitor()
+    monitor._node.create_timer(0.01, interrupt)
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the suite
     try:
         with pytest.raises(KeyboardInterrupt):
-            wait_until(lambda: onlooker.spin_once(0.1) or seen)
+            wait_until(lambda: monitor.spin_once(0.1) or seen)
     finally:
         signal.signal(signal.SIGINT, usual)
-    onlooker.close()
+    monitor.close()
     assert seen == ['all']
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_every_process(tmp_path, number):
-    file, out = scenario(tmp_path, 60.0, [{'kind': 'cpu_load', 'at_s': 0.1}]), tmp_path / 'out'
+    file, out = write(tmp_path, 60.0, [{'kind': 'cpu_load', 'at_s': 0.1}]), tmp_path / 'out'
     with start(tmp_path, file, '--out', out) as process:
         family = psutil.Process(process.pid)
         wait_until(lambda: len(family.children()) >= 4, 60.0)

@@ -1,29 +1,27 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Processes are told what was chosen, and ended by whoever started them, whenever that comes."""
+"""Processes get the parameters that were chosen, and no signal leaves one of them behind."""
 
 import os
 from pathlib import Path
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
 
-from metactl_ros import processes as fleet
+from metactl_ros import processes
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.cli import main
-from metactl_ros.hil import process_group as crews
-from metactl_ros.hil.process_group import Crew
-from metactl_ros.hil.scripted_fault import ScriptedFault
-from metactl_ros.processes import parameters_of, running, Setup
+from metactl_ros.hil.run import ScenarioProcesses
+from metactl_ros.hil.scenario import ScriptedFault
+from metactl_ros.processes import parameters_of, ProcessGroup, running, Setup, SHUTDOWN_ORDER
 from metactl_ros.runtime.deferred_signals import deferred_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 IDLE = [sys.executable, '-c', 'import time; time.sleep(600.0)']
-
-
 EPISODE = {
     'payload_kg',
     'sinusoid.amplitude_rad',
@@ -64,7 +62,7 @@ def test_in_lockstep_with_a_simulated_robot_the_controller_is_patient():
 @pytest.mark.parametrize('words', [[], ['--payload', '0.75'], ['--payload', '0.5']])
 def test_up_tells_the_controller_of_a_real_robot_a_payload_only_if_given(monkeypatch, words):
     asked = []
-    monkeypatch.setattr(fleet, 'run_up', lambda setup, *_: asked.append(setup) or 0)
+    monkeypatch.setattr(processes, 'run_up', lambda setup, *_: asked.append(setup) or 0)
     assert main(['up', '--plant', 'none', *words]) == 0
     assert main(['up', *words]) == 0
     real, simulated = (parameters_of(setup) for setup in asked)
@@ -122,8 +120,7 @@ def test_a_block_that_fails_gives_the_signals_back():
 
 
 def test_an_interrupt_between_two_processes_leaves_neither(monkeypatch, family):
-    monkeypatch.setattr(fleet, 'commands', lambda setup: {'plant_node': IDLE})
-    monkeypatch.setattr(fleet, 'parameters_of', lambda setup: {'plant_node': {}})
+    monkeypatch.setattr(processes, 'commands', lambda setup: {'plant_node': IDLE})
     monkeypatch.setattr(subprocess, 'Popen', interrupted(subprocess.Popen))
     with pytest.raises(KeyboardInterrupt), running(Setup()):
         pass
@@ -132,21 +129,20 @@ def test_an_interrupt_between_two_processes_leaves_neither(monkeypatch, family):
 
 def test_an_interrupt_while_processes_end_leaves_none(monkeypatch, family):
     both = dict.fromkeys(('controller_node', 'plant_node'), IDLE)
-    monkeypatch.setattr(fleet, 'commands', lambda setup: both)
-    monkeypatch.setattr(fleet, 'parameters_of', lambda setup: both)
-    monkeypatch.setattr(fleet, 'end', interrupted(fleet.end))
+    monkeypatch.setattr(processes, 'commands', lambda setup: both)
+    monkeypatch.setattr(ProcessGroup, 'stop', interrupted(ProcessGroup.stop))
     with pytest.raises(KeyboardInterrupt), running(Setup()):
         assert len(family()) == 2
     assert not family()
 
 
 def test_an_interrupt_between_two_loads_of_the_cores_leaves_neither(tmp_path, monkeypatch, family):
-    monkeypatch.setattr(crews, 'spin', interrupted(crews.spin))
-    crew = Crew(Setup(), tmp_path, lambda setup: {}, {})
+    monkeypatch.setattr(subprocess, 'Popen', interrupted(subprocess.Popen))
+    group = ScenarioProcesses(Setup(), tmp_path, lambda setup: {}, {})
     with pytest.raises(KeyboardInterrupt):
-        crew.begin(ScriptedFault(kind='cpu_load', at_s=0.0, amount=2.0))
+        group.begin(ScriptedFault(kind='cpu_load', at_s=0.0, amount=2.0))
     assert len(family()) == 2 * os.cpu_count()
-    crew.end()
+    group.stop_all()
     assert not family()
 
 
@@ -154,20 +150,21 @@ def test_an_interrupt_as_a_scenario_starts_its_processes_leaves_none(
     tmp_path, monkeypatch, family
 ):
     monkeypatch.setattr(subprocess, 'Popen', interrupted(subprocess.Popen))
-    crew = Crew(Setup(), tmp_path, lambda setup: {'recorder': IDLE}, {})
+    group = ScenarioProcesses(Setup(), tmp_path, lambda setup: {'recorder': IDLE}, {})
     with pytest.raises(KeyboardInterrupt):
-        crew.start('recorder')
+        group.start_all()
     assert len(family()) == 1
-    assert crew.end() == {'recorder': -signal.SIGTERM}
+    assert group.stop_all() == {'recorder': -signal.SIGTERM}
     assert not family()
 
 
 def test_a_second_interrupt_does_not_stop_the_ending(tmp_path, monkeypatch, family):
-    crew = Crew(Setup(), tmp_path, lambda setup: dict.fromkeys(crews.LAST_WORDS, IDLE), {})
-    crew.start_all()
-    monkeypatch.setattr(crews, 'end', interrupted(crews.end))
+    lines = dict.fromkeys(SHUTDOWN_ORDER, IDLE)
+    group = ScenarioProcesses(Setup(), tmp_path, lambda setup: lines, {})
+    group.start_all()
+    monkeypatch.setattr(ProcessGroup, 'stop', interrupted(ProcessGroup.stop))
     with pytest.raises(KeyboardInterrupt):
-        crew.end()
+        group.stop_all()
     assert not family()
 
 
@@ -237,11 +234,16 @@ def test_up_for_a_real_robot_starts_the_controller_alone_and_in_the_network_aske
 ):
     started = []
 
-    def begin(setup, name, environment):
-        started.append((name, environment))
-        return subprocess.Popen([sys.executable, '-c', 'raise SystemExit(3)'])
+    class SpiedGroup(ProcessGroup):
+        def __init__(self, environment):
+            super().__init__(environment)
+            started.append(environment)
 
-    monkeypatch.setattr(fleet, 'begin', begin)
+        def start(self, name, command):
+            started.append(name)
+            return super().start(name, [sys.executable, '-c', 'raise SystemExit(3)'])
+
+    monkeypatch.setattr(processes, 'ProcessGroup', SpiedGroup)
     # `up` takes the signals for itself.
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -249,4 +251,54 @@ def test_up_for_a_real_robot_starts_the_controller_alone_and_in_the_network_aske
     finally:
         for number, handler in usual.items():
             signal.signal(number, handler)
-    assert started == [('controller_node', {} if words else None)]
+    assert started == [{} if words else None, 'controller_node']
+
+
+@pytest.fixture
+def group(tmp_path, family):
+    with ProcessGroup({}, tmp_path) as group:
+        yield group
+    assert not family()
+
+
+def test_what_a_process_writes_goes_to_its_log(group, tmp_path):
+    code = 'import sys; print(sys.stdin.readline().upper()); sys.stderr.write("bad")'
+    process = group.start('one', [sys.executable, '-c', code], has_input=True)
+    process.stdin.write(b'said\n')
+    process.stdin.flush()
+    process.wait(10.0)
+    assert group.ended() == {'one': 0}
+    assert (tmp_path / 'one.log').read_text() in ('SAID\n\nbad', 'badSAID\n\n')
+
+
+def test_processes_end_in_their_order_and_others_before_them(group, monkeypatch):
+    stopped, stop = [], group.stop
+    monkeypatch.setattr(group, 'stop', lambda name: stopped.append(name) or stop(name))
+    for name in ('recorder', 'plant_node', 'other', 'controller_node'):
+        group.start(name, IDLE)
+    codes = group.stop_all()
+    assert stopped == list(codes) == ['other', *SHUTDOWN_ORDER]
+    assert set(codes.values()) == {-signal.SIGTERM}
+
+
+def test_a_stopped_process_ends_when_asked_and_one_that_will_not_is_killed(
+    group, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(processes, 'END_WITHIN_S', 0.2)
+    group.start('still', IDLE)
+    group.send_signal('still', signal.SIGSTOP)
+    assert group.stop('still') == -signal.SIGTERM
+    deaf = 'import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)'
+    process = group.start('deaf', [sys.executable, '-c', f'{deaf}; time.sleep(600.0)'])
+    until_s = time.monotonic() + 10.0
+    while not (tmp_path / 'deaf.log').read_text() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert group.stop('deaf') == -signal.SIGKILL == process.returncode
+
+
+def test_a_killed_process_may_be_started_again(group):
+    first = group.start('one', IDLE)
+    group.kill('one')
+    assert 'one' not in group
+    assert group.start('one', IDLE).pid != first.pid
+    assert group.ended() == {}

@@ -3,82 +3,33 @@
 """The judge on runs made up for it: each demand can be met, and can be missed."""
 
 from dataclasses import replace
-from types import SimpleNamespace
-from xml.etree import ElementTree
+from typing import get_args
 
 import numpy as np
 import pytest
+from support.made_runs import (
+    changed,
+    good_run,
+    in_mode,
+    TIMES_NS,
+    TIMES_S,
+    with_effort,
+    with_error,
+)
 
 from metactl_ros.check.invariants import Commands, States
+from metactl_ros.config import build
 from metactl_ros.control.modes import Mode
-from metactl_ros.errors import ConfigError
-from metactl_ros.hil import command, timeline_plot
-from metactl_ros.hil.accepted_states import gaps_ns, Said
-from metactl_ros.hil.always import EARLY_ERROR_RAD, Verdict
-from metactl_ros.hil.command import promise_of
-from metactl_ros.hil.judge import HOLDING_RADPS, judge, longest_stall_s
-from metactl_ros.hil.read_run import lost_processes
-from metactl_ros.hil.report import in_lines, Outcome, write_junit
-from metactl_ros.hil.run_log import Life, RunLog, Span
-from metactl_ros.hil.scenario import Expectation, Margins, Scenario
-from metactl_ros.hil.scripted_fault import ScriptedFault
-from metactl_ros.hil.timeline_plot import plot_timeline
-
-ZERO_NS = 1_800_000_000_000_000_000
-TIMES_S = np.arange(0.0, 5.0, 0.01)
-TIMES_NS = ZERO_NS + np.round(1e9 * TIMES_S).astype(np.int64)
-SILENCE = ScriptedFault(kind='silence', at_s=2.0, for_s=0.3)
-
-
-def good_run():
-    """Return five seconds in which nothing happened, under a fault that came 20 ms late."""
-    effort = np.tile([10.0, 5.0], (len(TIMES_S), 1))
-    return RunLog(
-        zero_ns=ZERO_NS,
-        end_s=5.0,
-        tick_s=TIMES_S,
-        mode=np.zeros(len(TIMES_S), dtype=np.int64),
-        cause=np.zeros(len(TIMES_S), dtype=np.int64),
-        error_rad=np.full(len(TIMES_S), 0.01),
-        excess=np.full(len(TIMES_S), -0.1),
-        lives=(Life(TIMES_S, TIMES_NS - ZERO_NS),),
-        commands=Commands(TIMES_NS, TIMES_NS, effort),
-        states=States(TIMES_NS, np.zeros_like(effort), effort),
-        restarts_ns=(),
-        command_problems=(),
-        foreign_s=np.zeros(0),
-        braking_s=np.array([-1.0, 0.0]),
-        is_braking=np.array([True, False]),
-        step_s=TIMES_S,
-        true_q_rad=np.zeros_like(effort),
-        true_qd_radps=np.tile([0.5, -0.5], (len(TIMES_S), 1)),
-        spans=(Span(SILENCE, 2.02, 2.32),),
-        gone=(),
-        num_resets=0,
-    )
-
-
-def changed(array, begin_s, end_s, value):
-    """Return a copy of an array that has another value for a while."""
-    copy = np.array(array)
-    copy[(begin_s <= TIMES_S) & (end_s > TIMES_S)] = value
-    return copy
-
-
-def in_mode(mode, begin_s, end_s):
-    log = good_run()
-    return replace(log, mode=changed(log.mode, begin_s, end_s, mode))
-
-
-def with_effort(begin_s, end_s, value):
-    log = good_run()
-    effort = changed(log.commands.effort_nm, begin_s, end_s, value)
-    return replace(log, commands=log.commands._replace(effort_nm=effort))
-
-
-def with_error(begin_s, end_s, value):
-    log = good_run()
-    return replace(log, error_rad=changed(log.error_rad, begin_s, end_s, value))
+from metactl_ros.hil.judge import (
+    check,
+    EARLY_ERROR_RAD,
+    HOLDING_RADPS,
+    judge,
+    longest_stall_s,
+    promise_of,
+)
+from metactl_ros.hil.run_log import Span, UsedStates
+from metactl_ros.hil.scenario import Expectation, Margins, Scenario, ScriptedFault
 
 
 def with_few_commands():
@@ -88,8 +39,8 @@ def with_few_commands():
 
 def with_a_step_back():
     log = good_run()
-    stamps = changed(log.lives[0].stamp_ns, 1.0, 1.01, 0)
-    return replace(log, lives=(Life(TIMES_S, stamps),))
+    stamps = changed(log.used_states[0].stamp_ns, 1.0, 1.01, 0)
+    return replace(log, used_states=(UsedStates(TIMES_S, stamps),))
 
 
 def with_excess(mode):
@@ -128,7 +79,9 @@ def let_go(at_s):
 
 
 def verdicts(log, settings, *wishes, margins=Margins()):  # noqa: B008
-    scenario = Scenario(title='t', duration_s=5.0, protection='p', expect=wishes, margins=margins)
+    """Return the verdicts on a run, of which things are expected as in a scenario file."""
+    about = {'title': 't', 'duration_s': 5.0, 'protection': 'p', 'expect': wishes}
+    scenario = replace(build(Scenario, about, 'test'), margins=margins)
     return judge(scenario, log, promise_of(settings))
 
 
@@ -185,13 +138,8 @@ REACH = {'after_s': 2.0, 'within_s': 0.1}
     ],
 )
 def test_an_expectation_can_be_met_and_missed(settings, wish, good, bad):
-    assert verdicts(good, settings, Expectation(**wish))[0].has_passed
-    assert not verdicts(bad, settings, Expectation(**wish))[0].has_passed
-
-
-def test_times_of_a_fault_are_those_at_which_it_really_came():
-    log = good_run()
-    assert (log.when(2.0), log.when(2.3), log.when(2.1)) == (2.02, 2.32, 2.1)
+    assert verdicts(good, settings, wish)[0].has_passed
+    assert not verdicts(bad, settings, wish)[0].has_passed
 
 
 def blind_but_driven():
@@ -207,7 +155,7 @@ def blind_but_driven():
         (with_effort(1, 1.01, [151.0, 5.0]), 'limits'),
         (with_effort(1, 1.01, [60.0, 5.0]), 'rate'),
         (blind_but_driven(), 'no state'),
-        (replace(good_run(), gone=('controller_node',)), 'is lost'),
+        (replace(good_run(), lost_processes=('controller_node',)), 'is lost'),
         (replace(good_run(), command_problems=('3 differ',)), 'both topics'),
         (at_speed(0.0, 0.01, [10.1, 0.0]), 'faster'),
         (at_speed(4.9, 4.91, [0.0, -10.1]), 'faster'),
@@ -257,12 +205,6 @@ def test_a_scenario_may_grant_a_larger_margin_and_says_why(settings):
     assert not missed_of(log, settings, margins=granted)
 
 
-@pytest.mark.parametrize('given', [{'speed': 2.0}, {'reason': 'why not'}, {'position_rad': 9.0}])
-def test_other_margins_need_a_reason_and_the_usual_ones_have_none(given):
-    with pytest.raises(ConfigError, match='expected a reason with other margins'):
-        Margins(**given)
-
-
 def test_a_new_controller_may_begin_from_the_effort_the_robot_measured(settings):
     log = with_effort(2.0, 5.0, [60.0, 5.0])
     restart_ns = int(TIMES_NS[200])
@@ -282,80 +224,7 @@ def test_a_stall_is_a_pause_that_no_fault_of_a_process_explains():
     assert longest_stall_s(replace(paused, spans=(other,))) == pytest.approx(0.08)
 
 
-def test_the_recorder_missed_what_the_numbers_of_the_messages_lack():
-    def said(*pairs):
-        return [Said(when, number, SimpleNamespace()) for when, number in pairs]
-
-    assert gaps_ns(said((10, 1), (20, 2), (30, 3))) == []
-    assert gaps_ns(said((10, 5), (20, 6))) == [(0, 10)]
-    assert gaps_ns(said((10, 1), (40, 4))) == [(10, 40)]
-    assert gaps_ns(said((10, 1), (20, 2), (90, 1))) == []
-    assert gaps_ns(said((10, 1), (20, 2), (90, 7))) == [(20, 90)]
-    assert gaps_ns(said((10, 7), (20, 1), (30, 8), (40, 2))) == [(0, 10)]  # two publishers
-
-
-def test_a_process_is_lost_if_it_ended_before_its_time_or_with_an_error():
-    codes = {'controller_node': -6, 'plant_node': 1, 'recorder': 0}
-    run = {'gone': ['plant_node'], 'exit_codes': codes}
-    assert lost_processes(run) == ('plant_node', 'controller_node (code -6)')
-
-
-@pytest.mark.parametrize(('is_always', 'runs'), [(False, 3), (True, 1)])
-def test_a_wish_gets_another_chance_after_a_stall_but_safety_does_not(
-    monkeypatch, tmp_path, is_always, runs
-):
-    asked = []
-
-    def fail(file, folder, commands_of):
-        asked.append(folder)
-        return None, (Verdict('d', False, 'f', is_always),)
-
-    monkeypatch.setattr(command, 'run_once', fail)
-    monkeypatch.setattr(command, 'longest_stall_s', lambda log: 0.08)
-    outcome = command.run_judged(command.faults_file('silence'), tmp_path)
-    assert len(asked) == runs
-    assert not outcome.has_passed
-
-
-OUTCOME = Outcome(
-    'silence',
-    'States < stop & "go"',
-    'p',
-    (Verdict('never FAULT', True, 'never'), Verdict('mode <BLIND>', False, 'never came')),
-    6.5,
-    (0.0,),
-)
-
-
-def test_junit_has_a_suite_per_scenario_and_a_case_per_expectation(tmp_path):
-    write_junit(tmp_path / 'junit.xml', [OUTCOME, replace(OUTCOME, name='nan')])
-    root = ElementTree.parse(tmp_path / 'junit.xml').getroot()
-    assert [suite.get('name') for suite in root] == ['silence', 'nan']
-    assert (root[0].get('tests'), root[0].get('failures')) == ('2', '1')
-    good, bad = root[0]
-    assert good.find('failure') is None
-    assert bad.find('failure').get('message') == 'never came'
-    assert bad.get('name') == 'mode <BLIND>'
-
-
-def test_a_terminal_is_told_what_failed_and_what_was_found():
-    text = in_lines(OUTCOME)
-    assert 'FAILED' in text
-    assert 'mode <BLIND>: found never came' in text
-
-
-def test_the_timeline_is_drawn_with_each_mode_where_it_was(tmp_path, monkeypatch):
-    drawn = []
-    with monkeypatch.context() as patch:
-        patch.setattr(timeline_plot.pyplot, 'close', drawn.append)
-        plot_timeline(tmp_path / 'timeline.png', 'title', in_mode(Mode.BLIND, 2.0, 3.0))
-    timeline_plot.pyplot.close(*drawn)
-    assert (tmp_path / 'timeline.png').stat().st_size > 10_000
-    band = drawn[0].axes[0]
-    edges_s = [edge for p in band.patches for edge in (p.get_x(), p.get_x() + p.get_width())]
-    assert edges_s == pytest.approx([0.0, 2.0, 2.0, 3.0, 3.0, 5.0])
-    before, blind, after = (p.get_facecolor() for p in band.patches)
-    assert before == after != blind
-    legend = band.get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ['NOMINAL', 'BLIND']
-    assert [p.get_facecolor() for p in legend.get_patches()] == [before, blind]
+def test_every_kind_of_expectation_has_a_check_of_its_own():
+    kinds = get_args(Expectation)
+    assert len(kinds) == len({check.dispatch(kind) for kind in kinds}) == 15
+    assert check.dispatch(object) not in {check.dispatch(kind) for kind in kinds}
