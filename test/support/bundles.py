@@ -17,8 +17,9 @@ from training.export import export_bundle
 from training.learn.run import begin_run, load_presets, make_env, make_model, RunConfig
 
 
-def finished_run(folder, settings, **changes):
-    """Make a run directory with random weights, as if it had been trained."""
+def small_run(steps=230, **changes):
+    """Return a run that begins to learn after 60 steps, and is done in seconds."""
+    hyper = replace(load_presets().robust, learning_starts=60, batch_size=16, buffer_size=300)
     run = RunConfig(
         preset='robust',
         model='incrt',
@@ -26,12 +27,18 @@ def finished_run(folder, settings, **changes):
         window=5,
         tau_z=2.0,
         seed=1,
-        steps=10,
+        steps=steps,
         plant='rk4',
         device='cpu',
-        hyper=replace(load_presets().robust, buffer_size=100),
+        hyper=hyper,
     )
-    run = replace(run, **changes)
+    return replace(run, **changes)
+
+
+def finished_run(folder, settings, **changes):
+    """Make a run directory with random weights, as if it had been trained."""
+    hyper = replace(load_presets().robust, buffer_size=100)
+    run = small_run(**{'steps': 10, 'hyper': hyper} | changes)
     begin_run(folder, settings, run)
     env = make_env(settings, run)
     make_model(settings, run, env, folder / 'tensorboard').save(folder / 'model.zip')

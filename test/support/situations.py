@@ -16,6 +16,18 @@ COLUMNS = SETTINGS.controller.gain_box.columns
 MODEL = lump(SETTINGS.arm, 0.0)
 
 
+def problems(count, seed, reach=1.5):
+    """Return proposals, unit normals with some zeros, and offsets with a non-empty set."""
+    rng = np.random.default_rng(seed)
+    normal = rng.normal(size=(count, 8)) * np.exp(rng.normal(size=(count, 8)))
+    normal[rng.random((count, 8)) < 0.15] = 0.0
+    normal[:, 0] += 1e-3
+    normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
+    proposal = rng.uniform(-reach, reach, (count, 8))
+    span = np.abs(normal).sum(axis=-1)
+    return proposal, normal, span * rng.uniform(-0.98, 1.0, count)
+
+
 class Situation:
     """A random state and reference, shape (..., 2), with errors of a given size."""
 

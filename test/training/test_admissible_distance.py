@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
 import pytest
-from test_shield import problems
+from support.situations import problems
 import torch
 
 from metactl_ros.control.shield import nearest

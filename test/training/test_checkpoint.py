@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from stable_baselines3.common.save_util import save_to_zip_file
-from support.bundles import finished_run
-from test_train import small_run
+from support.bundles import finished_run, small_run
 import torch
 
 from metactl_ros.settings import load_settings

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The judgements of a run: at their step, each once, and none of them felt by the training."""
 
-from dataclasses import replace
+from functools import partial
 import json
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
+from support import bundles
 import torch
 
 from metactl_ros.result_file import write_json
@@ -17,28 +18,12 @@ from training import evaluate
 from training.learn.head_monitor import inspect_actor, record_actor
 from training.learn.judgements import FILE, head_report_of, Judgements, read_judgements
 from training.learn.networks import MIN_FEATURES
-from training.learn.run import load_presets, make_env, make_model, RunConfig, RunError
+from training.learn.run import make_env, make_model, RunError
 from training.train import train, Watch
 
 QUIET = Console(quiet=True)
 torch.set_num_threads(1)
-
-
-def small_run(steps=230, **changes):
-    hyper = replace(load_presets().robust, learning_starts=60, batch_size=16, buffer_size=300)
-    run = RunConfig(
-        preset='robust',
-        model='incrt',
-        heads=2,
-        window=5,
-        tau_z=2.0,
-        seed=1,
-        steps=steps,
-        plant='rk4',
-        device='cpu',
-        hyper=hyper,
-    )
-    return replace(run, **changes)
+small_run = partial(bundles.small_run, heads=2)
 
 
 @pytest.fixture
