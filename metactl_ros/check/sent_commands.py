@@ -92,6 +92,17 @@ class _Expected(NamedTuple):
     """When the recorder received it, shape (M,)."""
 
 
+class _Topic(NamedTuple):
+    """A command topic: what it holds, and what it should."""
+
+    name: str
+    """By which it is called in the result."""
+    commands: CommandLog
+    expected: _Expected
+    answers: NDArray[np.int64]
+    """Which of the expected commands each message answers; -1 for none, shape (N,)."""
+
+
 class _TopicCheck(NamedTuple):
     """What was found on a command topic."""
 
@@ -118,7 +129,7 @@ def check_sent(log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings') -> 
     answers = np.full(len(log.stamped.names), -1, dtype=np.int64)
     has_command = log.command_row >= 0
     answers[log.command_row[has_command]] = every_tick[has_command]
-    stamped = _judge_topic(STAMPED, log, log.stamped, expected, answers, limits)
+    stamped = _judge_topic(log, _Topic(STAMPED, log.stamped, expected, answers), limits)
     is_tolerated = np.array([kind in TOLERATED for kind in stamped.kinds], dtype=bool)
     expected = _with_tolerated(log, expected, answers, is_tolerated)
     answers = align(
@@ -127,7 +138,7 @@ def check_sent(log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings') -> 
         [row.tobytes() if np.isfinite(row).all() else b'' for row in log.forward.effort_nm],
         log.forward.publish_time_ns,
     )
-    forward = _judge_topic(FORWARD, log, log.forward, expected, answers, limits)
+    forward = _judge_topic(log, _Topic(FORWARD, log.forward, expected, answers), limits)
     return SentCheck(
         False,
         {STAMPED: stamped.counts | {'replaced': int(was_replaced.sum())}, FORWARD: forward.counts},
@@ -217,28 +228,13 @@ def _ticks_before(log: 'TickLog', answers: NDArray[np.int64]) -> NDArray[np.int6
     return np.clip(published, earliest, np.maximum(latest, earliest))
 
 
-def _judge_topic(
-    name: str,
-    log: 'TickLog',
-    commands: CommandLog,
-    expected: _Expected,
-    answers: NDArray[np.int64],
-    limits: _Limits,
-) -> _TopicCheck:
-    """Return what was found on a topic.
-
-    Args:
-        name: By which it is called in the result.
-        log: The ticks.
-        commands: All messages of the topic.
-        expected: What it should hold.
-        answers: Which of these each message answers, in order; -1 for none. Shape (N,).
-        limits: For messages that answer none.
-    """
-    kinds = _kinds_of_messages(log, commands, expected, answers, limits)
+def _judge_topic(log: 'TickLog', topic: _Topic, limits: _Limits) -> _TopicCheck:
+    """Return what was found on a topic; the limits are for messages that answer none."""
+    name, commands, expected, answers = topic
+    kinds = _kinds_of_messages(log, topic, limits)
     is_own = np.array([kind != 'foreign' for kind in kinds], dtype=bool)
     num_lost = _lost_before(commands.sequence, is_own)
-    absent = _kinds_of_absent(log, commands, expected, answers, is_own, num_lost)
+    absent = _kinds_of_absent(log, topic, is_own, num_lost)
     counts = Counter(kinds) + Counter(absent.values())
     problems = []
     if num_lost.any():
@@ -251,7 +247,7 @@ def _judge_topic(
             f'{commands.topic}: no command of a tick is in the bag, {len(kinds)} others are; what '
             'was sent is not known'
         )
-    bad = _wrong_pairs(commands, expected, answers)
+    bad = _wrong_pairs(topic)
     before = expected.tick[np.maximum.accumulate(np.maximum(answers, 0))]
     bad += [(before[row], 'of no tick', 1.0) for row in np.flatnonzero(~is_own)]
     is_late = (answers >= 0) & (answers < np.maximum.accumulate(answers))
@@ -267,10 +263,9 @@ def _judge_topic(
     return _TopicCheck(kinds, all_counts, violations, tuple(problems))
 
 
-def _wrong_pairs(
-    commands: CommandLog, expected: _Expected, answers: NDArray[np.int64]
-) -> list[tuple[int, str, float]]:
+def _wrong_pairs(topic: _Topic) -> list[tuple[int, str, float]]:
     """Return the tick of each wrong command, what is wrong with it, and by how much."""
+    _, commands, expected, answers = topic
     rows = np.flatnonzero(answers >= 0)
     wanted, found = expected.effort_nm[answers[rows]], commands.effort_nm[rows]
     is_same = (wanted.view(np.uint64) == found.view(np.uint64)).all(axis=1)
@@ -289,14 +284,9 @@ def _wrong_pairs(
     return wrong
 
 
-def _kinds_of_messages(
-    log: 'TickLog',
-    commands: CommandLog,
-    expected: _Expected,
-    answers: NDArray[np.int64],
-    limits: _Limits,
-) -> list[str]:
+def _kinds_of_messages(log: 'TickLog', topic: _Topic, limits: _Limits) -> list[str]:
     """Return what each message is: compared, or one of the kinds without a tick."""
+    _, commands, expected, answers = topic
     run, num_gaps = np.cumsum(log.begins_run), np.cumsum(log.is_break)
     answering = np.flatnonzero(answers >= 0)
     following = np.searchsorted(answering, np.arange(len(answers)))
@@ -340,17 +330,13 @@ def _kinds_of_messages(
 
 
 def _kinds_of_absent(
-    log: 'TickLog',
-    commands: CommandLog,
-    expected: _Expected,
-    answers: NDArray[np.int64],
-    is_own: NDArray[np.bool_],
-    num_lost: NDArray[np.int64],
+    log: 'TickLog', topic: _Topic, is_own: NDArray[np.bool_], num_lost: NDArray[np.int64]
 ) -> dict[int, str]:
     """Return why each expected command is not there, by its number.
 
     `is_own` are the messages that are not foreign, `num_lost` how many are missing before each.
     """
+    _, commands, expected, answers = topic
     row_of = np.full(len(expected.tick), -1, dtype=np.int64)
     answering = np.flatnonzero(answers >= 0)
     row_of[answers[answering]] = answering

@@ -14,7 +14,6 @@ from support.made_bags import (
     doctored,
     END_NS,
     enormous,
-    fade_of,
     NUM_TICKS,
     numbered_anew,
     PERIOD_NS,
@@ -22,38 +21,13 @@ from support.made_bags import (
     TELEMETRY,
     whats_of,
     without,
-    write,
 )
 from support.tick_logs import Day
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.check.sent_commands import CUT_S, JOIN_S
 from metactl_ros.control.modes import Cause
-from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 from metactl_ros.signals import NANOSECONDS_PER_SECOND as SECOND
-
-
-@pytest.fixture(scope='module')
-def ticks():
-    return a_day()
-
-
-@pytest.fixture(scope='module')
-def fade(ticks):
-    return fade_of(ticks[-1].step.effort_nm)
-
-
-@pytest.fixture(scope='module')
-def rows(ticks, fade):
-    """The bag of a run that was recorded from its first tick to its last zero."""
-    return bag_of(ticks, tail=fade)
-
-
-@pytest.fixture
-def judged(tmp_path):
-    """Return the replay of messages, once they are in a bag."""
-    return lambda rows: replay_bag(ReplayRequest(bag=write(tmp_path / 'bag.mcap', rows)))
-
 
 # Where a recording begins and ends.
 

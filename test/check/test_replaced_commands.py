@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip('rosbags', reason='needs the extra `sim`')
 from support.made_bags import (
-    a_day,
     bag_of,
     BOTH,
     doctored,
@@ -18,29 +17,16 @@ from support.made_bags import (
     TELEMETRY,
     whats_of,
     without,
-    write,
 )
 from support.tick_logs import Day
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.replay.summary import summary
-from metactl_ros.replay.verdict import replay_bag, ReplayRequest
-
-
-@pytest.fixture(scope='module')
-def ticks():
-    return a_day()
 
 
 @pytest.fixture(scope='module')
 def rows(ticks):
     return bag_of(ticks)
-
-
-@pytest.fixture
-def judged(tmp_path):
-    """Return the replay of messages, once they are in a bag."""
-    return lambda rows: replay_bag(ReplayRequest(bag=write(tmp_path / 'bag.mcap', rows)))
 
 
 def far_away(message):
