@@ -21,34 +21,12 @@ import rclpy
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
-from support.resting_robot import JOINTS, PATIENT, PERIOD_S, Robot, STILL
+from support.resting_robot import JOINTS, PATIENT, PERIOD_S, STILL
 from support.ros_peer import running, wait_until
 
 pytestmark = pytest.mark.ros
 
 DOMAIN = os.getpid() % 50 * 2 + 1
-
-
-@pytest.fixture(scope='module')
-def lasting_robot():
-    robot = Robot(DOMAIN)
-    yield robot
-    robot.close()
-
-
-@pytest.fixture
-def robot(lasting_robot):
-    lasting_robot.forget()
-    yield lasting_robot
-    lasting_robot.speaks = False
-
-
-@pytest.fixture
-def controller(robot):
-    with running('controller_node', DOMAIN, PATIENT, STILL) as process:
-        robot.speaks = True
-        robot.until(Mode.NOMINAL)
-        yield process
 
 
 @contextmanager
