@@ -8,7 +8,6 @@ Timings are noisy, so things that are compared are measured in turns within one 
 over the turns is kept.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 import gc
 import json
@@ -32,6 +31,7 @@ from metactl_ros.sim.plant import Plant
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
+from training.arguments import command_parser
 from training.judge.bench_training import bench_training, flat
 
 NUM_TURNS = 7
@@ -161,11 +161,7 @@ BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run every benchmark and write the figures."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.bench',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('bench', __doc__)
     parser.add_argument('--out', type=Path, default=Path('results/bench.json'))
     parser.add_argument(
         '--only', nargs='+', choices=list(BENCHMARKS), default=list(BENCHMARKS), help='(all)'

@@ -27,11 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 from metactl_ros.config import build
-from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.errors import ConfigError
 from metactl_ros.plants import PlantName
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
-from training.arguments import complain, positive_count, positive_number
+from training.arguments import command_parser, positive_count, positive_number, refusing
 from training.judge.study import expand, Product, Size, Study
 from training.learn.run import Presets
 from training.paper_numbers import INCRT
@@ -169,11 +169,7 @@ def table_of(horizon: Mapping[str, Any]) -> Table:
 
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line as a namespace."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.grid',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('grid', __doc__)
     several: dict[str, Any] = {'nargs': '+'}
     add = parser.add_argument
     add('--phase1', type=Path, default=Path('results/phase1.json'), help='(%(default)s)')
@@ -191,19 +187,16 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code, that of training.sweep."""
     args = parse_args(arguments)
     console = Console(stderr=True, highlight=False)
-    try:
-        horizons = read_phase1(args.phase1, args.tau_z)
-        study = study_of(args, horizons)
-        code, results = run_study(study, args, args.out, console)
-        if results:
-            require_one_protocol(list(results.values()))
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    horizons = read_phase1(args.phase1, args.tau_z)
+    study = study_of(args, horizons)
+    code, results = run_study(study, args, args.out, console)
+    if results:
+        require_one_protocol(list(results.values()))
     if code == 3:
         console.out('stopped, and nothing is chosen yet; the same command goes on')
         return code

@@ -11,7 +11,6 @@ does not know. tr P is fixed, or the loss would shrink P to nothing. The report 
 its p_matrix into config/controller.yaml.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from metactl_ros.signals import Array, seconds, split, stack
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
+from training.arguments import command_parser
 
 Q_FLOOR = 1.0
 """eps of Q = L L^T + eps I, where tr L L^T = 2 n: half of Q is the same in every direction.
@@ -222,11 +222,7 @@ def fit(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print a table and write the report."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.lyapunov_fit',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('lyapunov_fit', __doc__)
     parser.add_argument('--steps', type=int, default=600, help='gradient steps (%(default)s)')
     parser.add_argument('--tau-z', type=float, default=2.0, help='s (%(default)s)')
     parser.add_argument('--floor', type=float, default=Q_FLOOR, help='eps of Q (%(default)s)')

@@ -17,9 +17,9 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_file
-from training.arguments import complain
+from training.arguments import command_parser, refusing
 from training.judge.analysis import Report
 from training.judge.paper_runs import gather, ONE_HEAD, PaperStudy
 from training.judge.paper_study_page import page_of
@@ -99,11 +99,7 @@ def write_study(found: PaperStudy, page: Path) -> None:
 
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line as a namespace."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.paper_study',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('paper_study', __doc__)
     add = parser.add_argument
     add('--study', type=Path, default=Path('config/studies/paper.yaml'), help='(%(default)s)')
     add('--results', type=Path, default=Path('results/study'), help='folder (%(default)s)')
@@ -111,16 +107,13 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     args, console = parse_args(arguments), Console(stderr=True)
-    try:
-        study = load_file(Study, args.study, '')
-        found = gather(study, load_runs(sorted(args.results.glob('*.json'))))
-        write_study(found, args.out)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    study = load_file(Study, args.study, '')
+    found = gather(study, load_runs(sorted(args.results.glob('*.json'))))
+    write_study(found, args.out)
     count = len(found.wanted)
     console.print(f'{count - found.num_missing} of {count} runs: {args.out}', highlight=False)
     return 0

@@ -28,14 +28,15 @@ from typing import Any, get_args, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
-from training.arguments import complain, positive_number
+from training.arguments import command_parser, positive_number, refusing
+from training.pool import progress_bar
 from training.rank.head_count import (
     bootstrap_k_star,
     count_above_noise,
@@ -202,14 +203,8 @@ def run(
             f'Search.window: expected at most {steps // 2}, half an episode of {steps} steps, '
             f'found {search.window}; lower --window.'
         )
-    columns = (
-        TextColumn('{task.description}'),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
     records = []
-    with Progress(*columns, console=console) as progress:
+    with progress_bar(console) as progress:
         bar = progress.add_task('operators', total=len(tau_z_s) * len(VERSIONS))
         for tau_z in tau_z_s:
             progress.update(bar, description=f'tau_z = {tau_z:g} s')
@@ -224,11 +219,7 @@ def _advancing(progress: Progress, bar: Any) -> Callable[[], None]:
 
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line as a namespace."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.phase1',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('phase1', __doc__)
     usual = Search()
     parser.add_argument(
         '--tau-z',
@@ -257,22 +248,19 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     args = parse_args(arguments)
     console = Console(stderr=True)
-    try:
-        search = Search(
-            num_windows=args.windows,
-            window=args.window,
-            v_p_radps=args.v_p,
-            num_bootstrap=args.bootstrap,
-            seed=args.seed,
-        )
-        report = run(load_settings(), search, args.tau_z, console)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    search = Search(
+        num_windows=args.windows,
+        window=args.window,
+        v_p_radps=args.v_p,
+        num_bootstrap=args.bootstrap,
+        seed=args.seed,
+    )
+    report = run(load_settings(), search, args.tau_z, console)
     for path in (args.out / 'phase1.json', *([args.json] if args.json else [])):
         write_json(path, report)
     plot_spectra(args.out / 'spectrum.png', report['records'])

@@ -40,10 +40,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from metactl_ros.errors import ConfigError, MetactlError, MissingDependency
+from metactl_ros.errors import ConfigError, MissingDependency
 from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_file
-from training.arguments import complain, positive_count
+from training.arguments import command_parser, positive_count, refusing
 from training.judge.study import expand, Study
 from training.learn.run import read_run, RunConfig
 from training.records import load_runs, Run
@@ -329,24 +329,17 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.sweep',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('sweep', __doc__)
     parser.add_argument('study', type=Path, metavar='STUDY.yaml', help='see config/studies/')
     add_engine_arguments(parser)
     parser.add_argument('--out', type=Path, help='(default: runs/sweep/STUDY)')
     args = parser.parse_args(arguments)
     out = args.out or Path('runs/sweep') / args.study.stem
     console = Console(stderr=True, highlight=False)
-    try:
-        code, results = run_study(load_file(Study, args.study, ''), args, out, console)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    code, results = run_study(load_file(Study, args.study, ''), args, out, console)
     if code == 3:
         console.out('stopped; the same command goes on')
     for preset in sorted({result.record['preset'] for result in results.values()}):

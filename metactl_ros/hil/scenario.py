@@ -39,7 +39,7 @@ import math
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from metactl_ros.baselines import RivalName
+from metactl_ros.baselines import BaselineName
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
 from metactl_ros.processes import Setup
@@ -331,7 +331,7 @@ class ScenarioSetup:
     """What of `processes.Setup` a scenario may choose; the rest is as usual."""
 
     plant: Literal['bullet', 'rk4'] | None = None
-    controller: Literal['policy', 'ct', RivalName] | None = None
+    controller: Literal['policy', 'ct', BaselineName] | None = None
     policy: str | None = None
     classical_file: str | None = None
     payload_kg: float | None = None

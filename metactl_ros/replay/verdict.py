@@ -22,13 +22,13 @@ from metactl_ros.bag.reader import BagError
 from metactl_ros.bag.recorded_controller import RecordedController, SETTINGS
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.baselines import (
+    BASELINES,
     CLASSICAL,
     ClassicalName,
     constant_policy,
     gain_boxes,
     load_classical,
     load_learned,
-    RIVALS,
 )
 from metactl_ros.check.certificates import (
     check_certificates,
@@ -290,7 +290,7 @@ def _recorded_controller(
     if SETTINGS in log.facts and name != 'ct':
         where = f'{request.bag}: ~/bundle: {SETTINGS}'
         recorded = RecordedController.from_json(log.facts[SETTINGS], where)
-    if name in RIVALS and (recorded is None or recorded.action is None):
+    if name in BASELINES and (recorded is None or recorded.action is None):
         raise BagError(
             f'{request.bag}: is of {name}, but ~/bundle does not say with which gains; '
             'record again.'

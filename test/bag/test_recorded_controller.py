@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from metactl_ros.bag.recorded_controller import RecordedController
-from metactl_ros.baselines import load_classical, RIVALS
+from metactl_ros.baselines import BASELINES, load_classical
 from metactl_ros.errors import ConfigError
 
 
-@pytest.mark.parametrize('name', RIVALS)
+@pytest.mark.parametrize('name', BASELINES)
 def test_what_is_recorded_of_a_baseline_is_read_to_the_bit(settings, name):
     controller, policy = load_classical(name, settings.controller, None, 1.0 / 3.0)
     action = policy(np.zeros((1, 1)))

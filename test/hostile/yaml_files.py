@@ -36,7 +36,7 @@ from hostile.runs import (
 )
 from hostile.yaml_texts import KINDS
 from metactl_ros import cli
-from metactl_ros.baselines import load_classical, load_rivals, on_observer, RIVALS
+from metactl_ros.baselines import BASELINES, load_baselines, load_classical, on_observer
 from metactl_ros.errors import MetactlError
 from metactl_ros.hil import run as hil_run
 from metactl_ros.hil.scenario import load_scenario
@@ -48,7 +48,7 @@ from metactl_ros.sim.task import draw_evaluation
 from training import sweep
 from training.judge.regimes import Benchmark
 from training.learn.run import Presets
-from training.tune import write_rivals
+from training.tune import write_baselines
 
 CONFIG = share_directory() / 'config'
 SETTINGS = load_settings()
@@ -109,8 +109,8 @@ def simulate(file):
 
 
 def classical(file):
-    load_rivals(file)
-    for name in RIVALS:
+    load_baselines(file)
+    for name in BASELINES:
         load_classical(name, SETTINGS.controller, file, 0.5)
 
 
@@ -120,7 +120,7 @@ def retune(file):
     folder.mkdir()
     file.rename(folder / 'nominal.yaml')
     found = {'rival': 'ct_best', 'tuned_for': 'nominal', 'found': {'kd': 20.0, 'slope': 5.0}}
-    write_rivals(folder, [found], SETTINGS)
+    write_baselines(folder, [found], SETTINGS)
 
 
 def study(file, bag):

@@ -29,7 +29,7 @@ from support.ros_peer import PATIENCE_S, Peer, running, wait_until
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.topics import TOPICS
-from metactl_ros.baselines import CLASSICAL, constant_policy, load_classical, load_rivals
+from metactl_ros.baselines import CLASSICAL, constant_policy, load_baselines, load_classical
 from metactl_ros.cli import main
 from metactl_ros.control.estimators.disturbance import MomentumObserver
 from metactl_ros.control.estimators.estimator import Sight
@@ -201,7 +201,8 @@ def test_the_estimate_of_another_controller_is_made_from_the_recorded_efforts(
     assert 'open loop' in result.facts['verdict']
     assert 'open loop' in result.facts['computed_again']['label']
     assert result.exit_code == 0
-    log, bandwidth_radps = result.log, load_rivals().momentum_observer.estimator.momentum_observer
+    bandwidth_radps = load_baselines().momentum_observer.estimator.momentum_observer
+    log = result.log
     observer = MomentumObserver(
         bandwidth_radps, lump(settings.arm, 0.0), settings.arm.limits.effort_nm
     )

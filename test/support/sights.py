@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metactl_ros.baselines import make_classical, Rival
+from metactl_ros.baselines import Baseline, make_classical
 from metactl_ros.control.estimators.choice import make_estimator
 from metactl_ros.control.estimators.estimator import Sight
 from metactl_ros.control.law import Situation, tracking_error
@@ -145,7 +145,7 @@ def ride(
     arm = replace(ARM, limits=NO_LIMITS)
     shipped = without_warmup(SETTINGS.controller)
     shipped = replace(shipped, law=replace(LAW, rate_hz=rate_hz))
-    controller, policy = make_classical(shipped, Rival(theta=theta, estimator=estimator))
+    controller, policy = make_classical(shipped, Baseline(theta=theta, estimator=estimator))
     loop = ControlLoop(arm, controller, 'count')
     plant = Rk4Arm(arm, friction, rate_hz)
     first = motion.at(0.0)

@@ -249,11 +249,9 @@ except SystemExit:
 """
 RESUME = 'import training.train as m\nprint(m.main(["--resume", RUN]))'
 EVALUATE = (
-    'import concurrent.futures, training.evaluate as m, training.judge.trial\n'
-    'def in_this_process(max_workers, mp_context):\n'  # others are told in pickles of our own
-    '    return concurrent.futures.ThreadPoolExecutor(1)\n'
-    'training.judge.trial.ProcessPoolExecutor = in_this_process\n'
-    'print(m.main(["--run", RUN, "--plant", "rk4", "--tau-z", "2", "--rollouts", "1"]))'
+    'import training.evaluate as m\n'
+    'words = ["--plant", "rk4", "--tau-z", "2", "--rollouts", "1", "--jobs", "1"]\n'
+    'print(m.main(["--run", RUN, *words]))'
 )
 EXPORT = 'import training.export as m\nprint(m.main(["--run", RUN, "--out", RUN + ".metactl"]))'
 

@@ -20,10 +20,9 @@ from training import evaluate
 from training.judge.study import expand, Study
 from training.learn import differences
 from training.learn.differences import load_differences, with_difference
-from training.learn.policy import mean_rmse
 from training.learn.run import load_presets, read_run, read_settings, RunConfig, settings_of
 from training.sweep import train_command
-from training.train import main, train
+from training.train import main, mean_rmse, train
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = load_file(Study, ROOT / 'config/studies/differences.yaml', '')

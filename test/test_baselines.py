@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from metactl_ros.baselines import (
+    BASELINES,
+    Baselines,
     CLASSICAL,
     constant_policy,
+    load_baselines,
     load_classical,
-    load_rivals,
     make_classical,
     observer_gains,
     on_observer,
-    RIVALS,
-    Rivals,
     same_for_joints,
     truth_of,
 )
@@ -36,9 +36,9 @@ PAYLOADS_KG = (0.0, 0.75, 1.5)
 
 
 def test_every_rival_has_a_name_and_every_name_a_rival():
-    assert [field.name for field in fields(Rivals)] == list(RIVALS)
+    assert [field.name for field in fields(Baselines)] == list(BASELINES)
     assert CLASSICAL[0] == 'ct'
-    assert CLASSICAL[1:] == RIVALS
+    assert CLASSICAL[1:] == BASELINES
 
 
 @pytest.mark.parametrize('name', CLASSICAL)
@@ -47,7 +47,7 @@ def test_every_classical_controller_loads_and_proposes_the_gains_of_its_file(nam
     if name == 'ct':
         assert (controller, policy) == (CONTROLLER, None)
         return
-    loop, theta = ControlLoop(SETTINGS.arm, controller), getattr(load_rivals(), name).theta
+    loop, theta = ControlLoop(SETTINGS.arm, controller), getattr(load_baselines(), name).theta
     gains = loop.gain_map.gains(policy(np.zeros((50, 11))).tolist())
     np.testing.assert_allclose(gains, theta, rtol=1e-12)
     assert (controller.estimator is None) == (name == 'ct_best')
@@ -58,12 +58,12 @@ def test_every_classical_controller_loads_and_proposes_the_gains_of_its_file(nam
 
 def test_the_estimator_of_a_rival_is_that_of_its_name():
     for name in ('momentum_observer', 'lugre_observer', 'slotine_li'):
-        estimator = getattr(load_rivals(), name).estimator
+        estimator = getattr(load_baselines(), name).estimator
         assert getattr(estimator, name) is not None
-    assert load_rivals().ct_integral.estimator.integral is not None
-    with_memory = load_rivals().slotine_li_memory.estimator.slotine_li
+    assert load_baselines().ct_integral.estimator.integral is not None
+    with_memory = load_baselines().slotine_li_memory.estimator.slotine_li
     assert with_memory.memory_horizons_s
-    assert not load_rivals().slotine_li.estimator.slotine_li.memory_horizons_s
+    assert not load_baselines().slotine_li.estimator.slotine_li.memory_horizons_s
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_estimator_of_a_rival_is_that_of_its_name():
     ],
 )
 def test_gains_outside_the_box_or_of_the_wrong_number_are_refused(theta):
-    rival = replace(load_rivals().momentum_observer, theta=theta)
+    rival = replace(load_baselines().momentum_observer, theta=theta)
     message = r'theta: expected 6 gains from \[10\.0, 10\.0, 1\.0, .* to \[60\.0, .*, found \['
     with pytest.raises(ConfigError, match=message):
         make_classical(CONTROLLER, rival)
@@ -87,7 +87,7 @@ def test_gains_outside_the_box_or_of_the_wrong_number_are_refused(theta):
 
 def test_an_oracle_without_the_truth_is_refused():
     with pytest.raises(ConfigError, match='theta: expected 8 gains'):
-        make_classical(CONTROLLER, load_rivals().oracle)
+        make_classical(CONTROLLER, load_baselines().oracle)
 
 
 def test_the_oracle_is_told_the_truth_and_how_it_changes():
@@ -104,7 +104,7 @@ def test_the_oracle_is_told_the_truth_and_how_it_changes():
     assert (truth.payload_kg, truth.tau_z_s) == (0.4, 3.0)
     assert (truth.payload_step_at_s, truth.payload_step_kg) == (1.5, 0.3)
     assert (truth.tau_z_drift_to_s, truth.tau_z_drift_over_s) == (4.0, 2.5)
-    classical = make_classical(CONTROLLER, load_rivals().oracle, truth)
+    classical = make_classical(CONTROLLER, load_baselines().oracle, truth)
     assert classical.controller.estimator == EstimatorSettings(oracle=truth)
 
 
@@ -117,13 +117,13 @@ def test_the_oracle_of_a_robot_knows_its_payload_and_the_shipped_plant():
 def test_a_file_of_rivals_is_read_in_place_of_the_shipped_one(tmp_path):
     path = tmp_path / 'mine.yaml'
     entry = '{theta: [20, 20, 2, 2, 0, 0, 0, 0]}'
-    path.write_text('\n'.join(f'{name}: {entry}' for name in RIVALS))
+    path.write_text('\n'.join(f'{name}: {entry}' for name in BASELINES))
     _, policy = load_classical('ct_best', CONTROLLER, path, 0.0)
     gains = GainMap(CONTROLLER.gain_box, 2).gains(policy(np.zeros((50, 11))).tolist())
     assert gains == pytest.approx([20, 20, 2, 2, 0, 0, 0, 0], abs=1e-12)
-    path.write_text('\n'.join(f'{name}: {entry}' for name in RIVALS[1:]))
+    path.write_text('\n'.join(f'{name}: {entry}' for name in BASELINES[1:]))
     with pytest.raises(ConfigError, match="missing key 'ct_best'"):
-        load_rivals(path)
+        load_baselines(path)
 
 
 @pytest.mark.parametrize('lead', [(), (4,), (3, 2)])
@@ -147,7 +147,7 @@ def test_learning_on_top_of_the_observer_can_propose_what_the_tuned_observer_doe
     weights = dict(zip(controller.gain_box.columns, np.reshape(theta[4:], (-1, 2)), strict=True))
     np.testing.assert_array_equal(weights.pop('estimate'), [1.0, 1.0])
     assert all(np.all(weight == 0.0) for weight in weights.values())
-    assert theta[:4] == load_rivals().momentum_observer.theta[:4]
+    assert theta[:4] == load_baselines().momentum_observer.theta[:4]
 
 
 EPISODES = [draw_evaluation(SETTINGS.plant.task, 7, p, 2, 2.0) for p in PAYLOADS_KG]
@@ -179,16 +179,16 @@ def errors_of(name):
     if name == 'oracle':  # it knows one payload
         truths = [truth_of(SETTINGS.plant, payload_kg, 2.0) for payload_kg in PAYLOADS_KG]
         rows = zip(truths, EPISODES, strict=True)
-        return np.concatenate([rmse(load_rivals().oracle, *row) for row in rows])
-    return rmse(None if name == 'ct' else getattr(load_rivals(), name), None, joined(EPISODES))
+        return np.concatenate([rmse(load_baselines().oracle, *row) for row in rows])
+    return rmse(None if name == 'ct' else getattr(load_baselines(), name), None, joined(EPISODES))
 
 
-@pytest.mark.parametrize('name', RIVALS)
+@pytest.mark.parametrize('name', BASELINES)
 def test_every_rival_beats_the_fixed_gains_of_the_paper(name):
     assert np.all(errors_of(name) < errors_of('ct'))
 
 
 def test_nobody_beats_the_oracle_at_any_payload():
     limit = np.reshape(errors_of('oracle'), (3, 2)).mean(axis=1)
-    for name in RIVALS[:-1]:
+    for name in BASELINES[:-1]:
         assert np.all(limit < np.reshape(errors_of(name), (3, 2)).mean(axis=1))
