@@ -19,15 +19,12 @@ from rich.console import Console
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_file
 from training.arguments import command_parser, refusing
-from training.judge.cells import Cell
-from training.judge.paper_runs import require_of_study
-from training.judge.paper_study_page import span_rad
-from training.judge.report_tables import markdown_table, NOT_RUN, text_of, with_spread
-from training.judge.study import expand, Study
-from training.learn.differences import Difference, load_differences
-from training.learn.run import RunConfig
+from training.judge.analysis import Cell
+from training.judge.presentation import markdown_table, NOT_RUN, text_of, with_spread
+from training.judge.study import expand, require_of_study, Study
+from training.learn.run import Difference, load_differences, RunConfig
 from training.paper_numbers import BASELINE_RAD, INCRT, MAIN, STEPS
-from training.records import load_runs, require_equal, Run
+from training.records import load_runs, require_equal, Run, span_rad
 from training.stats import Interval, mean_of, shift_interval
 
 UNCHANGED = 'unchanged'

@@ -35,7 +35,6 @@ from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from training.arguments import command_parser, positive_count, positive_number, refusing
 from training.judge.rollouts import BUNDLE_SUFFIX, Conditions, Rollouts, run_trial, Trial
-from training.learn.differences import with_difference
 from training.paper_numbers import BASELINE_RAD
 from training.pool import run_jobs
 from training.stats import mean_of
@@ -189,69 +188,42 @@ def _text(value: float | None, digits: int) -> str:
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line as a namespace."""
     parser = command_parser('evaluate', __doc__)
-    subject = parser.add_mutually_exclusive_group()
-    subject.add_argument(
+    which, add = parser.add_mutually_exclusive_group(), parser.add_argument
+    several: dict[str, Any] = {'nargs': '+'}
+    which.add_argument(
         '--controller',
         choices=CLASSICAL,
-        nargs='+',
         default=['ct'],
         metavar='NAME',
         help=f'classical ones: {", ".join(CLASSICAL)} (default: ct, fixed gains, the baseline)',
+        **several,
     )
-    subject.add_argument(
+    which.add_argument(
         '--run',
         type=Path,
-        nargs='+',
         metavar='DIR',
         help=f'trained runs (training.train), or bundles NAME{BUNDLE_SUFFIX} (training.export)',
+        **several,
     )
-    parser.add_argument(
-        '--plant',
-        choices=get_args(PlantName),
-        default='rk4',
-        help='rk4: fast, vectorised; bullet: PyBullet with 1 kHz sub-steps (default: %(default)s)',
-    )
-    parser.add_argument(
-        '--tau-z',
-        type=positive_number,
-        nargs='+',
-        default=[1.0, 2.0, 5.0],
-        metavar='S',
-        help='memory horizons in seconds (default: 1 2 5)',
-    )
-    parser.add_argument(
-        '--seed', type=int, nargs='+', default=[42], help='evaluation seeds (default: 42)'
-    )
-    parser.add_argument(
-        '--rollouts', type=positive_count, default=20, help='per payload (default: %(default)s)'
-    )
-    parser.add_argument(
-        '--out',
-        type=Path,
-        default=Path('runs/evaluate'),
-        help='folder for one JSON file per (controller, tau_z, seed) (default: %(default)s)',
-    )
-    parser.add_argument('--json', type=Path, metavar='FILE', help='also write all records, a list')
-    parser.add_argument(
-        '--jobs',
-        type=positive_count,
-        default=os.cpu_count(),
-        help='processes to run side by side (default: all cores)',
-    )
-    parser.add_argument(
-        '--target-error',
-        type=float,
-        metavar='RAD',
-        help="another lyapunov.target_error_rad: the shield's v_0; 0 makes it strict",
-    )
-    parser.add_argument('--arm', type=Path, help='another arm.yaml')
-    parser.add_argument(
-        '--classical-file',
-        type=Path,
-        metavar='FILE',
-        help='gains of the classical ones (default: config/classical/nominal.yaml)',
-    )
-    parser.add_argument('--world', type=Path, help='another plant.yaml')
+    text = 'rk4: fast, vectorised; bullet: PyBullet with 1 kHz sub-steps (default: %(default)s)'
+    add('--plant', choices=get_args(PlantName), default='rk4', help=text)
+    text = 'memory horizons in seconds (default: 1 2 5)'
+    horizons = [1.0, 2.0, 5.0]
+    add('--tau-z', type=positive_number, default=horizons, metavar='S', help=text, **several)
+    add('--seed', type=int, default=[42], help='evaluation seeds (default: 42)', **several)
+    text = 'per payload (default: %(default)s)'
+    add('--rollouts', type=positive_count, default=20, help=text)
+    text = 'folder for one JSON file per (controller, tau_z, seed) (default: %(default)s)'
+    add('--out', type=Path, default=Path('runs/evaluate'), help=text)
+    add('--json', type=Path, metavar='FILE', help='also write all records, a list')
+    text = 'processes to run side by side (default: all cores)'
+    add('--jobs', type=positive_count, default=os.cpu_count(), help=text)
+    text = "another lyapunov.target_error_rad: the shield's v_0; 0 makes it strict"
+    add('--target-error', type=float, metavar='RAD', help=text)
+    add('--arm', type=Path, help='another arm.yaml')
+    text = 'gains of the classical ones (default: config/classical/nominal.yaml)'
+    add('--classical-file', type=Path, metavar='FILE', help=text)
+    add('--world', type=Path, help='another plant.yaml')
     return parser.parse_args(arguments)
 
 
@@ -276,7 +248,7 @@ def with_difference_of(runs: Sequence[Path] | None, settings: Settings) -> Setti
     if not trained:
         return settings
     # Imported here: the fixed gains or a bundle need no torch.
-    from training.learn.run import read_run
+    from training.learn.run import read_run, with_difference
 
     names = dict.fromkeys(read_run(run).difference for run in trained)
     if len(names) > 1 or (any(names) and len(trained) < len(runs or ())):

@@ -94,7 +94,7 @@ def read_phase1(path: Path, tau_z_s: Sequence[float] | None) -> list[Horizon]:
     return [found[tau_z] for tau_z in tau_z_s or found]
 
 
-def sizes_of(horizon: Horizon, windows: Sequence[int], with_paper: bool) -> list[Size]:
+def sizes_of(horizon: Horizon, windows: Sequence[int], *, with_paper: bool) -> list[Size]:
     """Return the sizes to try at a horizon, each once."""
     low, high = horizon.phase2_heads
     searched = [Size(heads=k, window=w) for k in range(low, high + 1) for w in windows]
@@ -111,7 +111,7 @@ def study_of(args: argparse.Namespace, horizons: Sequence[Horizon]) -> Study:
             Product(
                 presets=(args.preset,),
                 models=('incrt',),
-                sizes=tuple(sizes_of(horizon, args.windows, args.paper)),
+                sizes=tuple(sizes_of(horizon, args.windows, with_paper=args.paper)),
                 tau_z=(horizon.tau_z,),
                 seeds=tuple(args.seeds),
             )

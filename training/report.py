@@ -48,17 +48,15 @@ from training.judge.analysis import (
     Report,
     run_facts,
 )
-from training.judge.report_figures import (
+from training.judge.presentation import (
     ablation_figure,
+    comparison_rows,
     forest_figure,
+    main_rows,
+    markdown_table,
     payload_figure,
     save_figure,
     seeds_figure,
-)
-from training.judge.report_tables import (
-    comparison_rows,
-    main_rows,
-    markdown_table,
     terminal_table,
     write_csv,
 )

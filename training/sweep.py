@@ -26,13 +26,12 @@ import fcntl
 from importlib import import_module
 import os
 from pathlib import Path
-import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from typing import get_args, Literal, NamedTuple, TextIO, TypeAlias
+from typing import Any, get_args, Literal, NamedTuple, TextIO, TypeAlias
 import zipfile
 
 from rich.box import SIMPLE
@@ -45,7 +44,8 @@ from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_file
 from training.arguments import command_parser, positive_count, refusing
 from training.judge.study import expand, Study
-from training.learn.run import read_run, RunConfig
+from training.learn.judgements import read_judgements
+from training.learn.run import read_run, RunConfig, RunError
 from training.records import load_runs, Run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,8 +61,6 @@ LOCK_PATIENCE_S = 60.0
 """How long a run of a sweep that was killed may take to write its checkpoint."""
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 LIBC = ctypes.CDLL(None)
-# What training.train says of its policy every few thousand steps.
-JUDGEMENT = re.compile(r'^ *(\d+) steps .* delta +([+-]\d+\.\d) %', re.MULTILINE)
 
 State: TypeAlias = Literal['running', 'failed', 'stopped', 'queued', 'done']
 
@@ -187,8 +185,10 @@ def num_steps_saved(folder: Path) -> int:
 
 def progress_of(folder: Path) -> tuple[int, float | None]:
     """Return how many steps of a run are known to be done, and its last delta in percent."""
-    judged = JUDGEMENT.findall(tail_of(folder))
-    steps, delta = (int(judged[-1][0]), float(judged[-1][1])) if judged else (0, None)
+    judged: list[dict[str, Any]] = []
+    with suppress(RunError):  # a damaged file is for the run itself to refuse
+        judged = read_judgements(folder)
+    steps, delta = (judged[-1]['step'], judged[-1]['delta_percent']) if judged else (0, None)
     return max(steps, num_steps_saved(folder)), delta
 
 

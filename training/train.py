@@ -46,10 +46,8 @@ from training.learn.checkpoint import (
     save_checkpoint,
     save_result,
 )
-from training.learn.differences import with_difference
 from training.learn.env import with_window
-from training.learn.head_monitor import inspect_actor, record_actor
-from training.learn.judgements import judgement_of, Judgements
+from training.learn.judgements import inspect_actor, judgement_of, Judgements, record_actor
 from training.learn.run import (
     begin_run,
     choose_device,
@@ -62,6 +60,7 @@ from training.learn.run import (
     RunConfig,
     RunError,
     settings_of,
+    with_difference,
 )
 
 CHECKPOINT_EVERY_S = 30.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from training.judge.bench_training import flat
+from training.bench import flat
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = flat(json.loads((ROOT / 'results' / 'bench.json').read_text()))

@@ -15,8 +15,14 @@ import torch
 
 from metactl_ros.result_file import write_json
 from training import evaluate
-from training.learn.head_monitor import inspect_actor, record_actor
-from training.learn.judgements import FILE, head_report_of, Judgements, read_judgements
+from training.learn.judgements import (
+    FILE,
+    head_report_of,
+    inspect_actor,
+    Judgements,
+    read_judgements,
+    record_actor,
+)
 from training.learn.networks import MIN_FEATURES
 from training.learn.run import make_env, make_model, RunError
 from training.train import train, Watch

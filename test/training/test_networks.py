@@ -9,7 +9,6 @@ from gymnasium import spaces
 import numpy as np
 import pytest
 from stable_baselines3 import SAC
-from support.plain_attention import PlainDeepAttention, PlainShallowAttention
 import torch
 from torch.nn import functional
 
@@ -24,6 +23,7 @@ from training.learn.networks import (
     NetworkConfig,
     ShallowAttention,
 )
+from training.learn.plain_attention import PlainDeepAttention, PlainShallowAttention
 
 torch.set_num_threads(1)
 MODELS = sorted(EXTRACTORS)

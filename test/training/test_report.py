@@ -10,13 +10,14 @@ from support.made_records import cells, COMMIT, kept_baselines, ROOT
 
 from training import paper_numbers
 from training.judge.analysis import analyse, analyse_as_paper, comparison_facts
-from training.judge.report_figures import (
+from training.judge.presentation import (
     ablation_figure,
+    comparison_rows,
     forest_figure,
+    main_rows,
     payload_figure,
     seeds_figure,
 )
-from training.judge.report_tables import comparison_rows, main_rows
 from training.records import run_from
 from training.report import main, parse_args
 

@@ -44,7 +44,7 @@ from metactl_ros.dynamics.two_link import NUM_JOINTS
 from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import write_json
 from training.arguments import command_parser
-from training.learn.collapsed_attention import (
+from training.learn.attention import (
     CausalBlock,
     CollapsedBlock,
     Heads,

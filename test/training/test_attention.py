@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from training.export import ExportedActor, to_onnx
-from training.learn.folded_attention import FoldedAttention
+from training.learn.attention import FoldedAttention
 from training.learn.networks import build_policy, NetworkConfig, ShallowAttention
 
 NUM = 200

@@ -8,12 +8,11 @@ from gymnasium import spaces
 import numpy as np
 import pytest
 from stable_baselines3.common.logger import Logger
-from support.plain_attention import plain_summary
 import torch
 from torch.nn import functional
 
-from training.learn import head_monitor
-from training.learn.head_monitor import (
+from training.learn import judgements
+from training.learn.judgements import (
     gradient_norms,
     inspect_actor,
     layers_of,
@@ -23,6 +22,7 @@ from training.learn.head_monitor import (
     record_actor,
 )
 from training.learn.networks import build_policy, DEPTHS, EXTRACTORS, HEAD_WIDTH, NetworkConfig
+from training.learn.plain_attention import plain_summary
 from training.learn.replay_buffer import WindowReplayBuffer
 
 torch.set_num_threads(1)
@@ -53,13 +53,13 @@ def windows(num_windows=16, window=WINDOW):
 
 def inspect_heads(actor, observations):
     """Return the report of the one layer."""
-    (report,) = head_monitor.inspect_heads(actor, observations)
+    (report,) = judgements.inspect_heads(actor, observations)
     return report
 
 
 def payload_derivative_by_term(actor, extractor, observations):
     (layer,) = layers_of(extractor)
-    return head_monitor.payload_derivative_by_term(actor, extractor, layer, observations)
+    return judgements.payload_derivative_by_term(actor, extractor, layer, observations)
 
 
 def with_payload(observations, change_kg):

@@ -5,7 +5,7 @@ from support.made_records import record
 
 from metactl_ros.errors import ConfigError
 from training import stats
-from training.judge.cells import Cell, compare
+from training.judge.analysis import Cell, compare
 from training.records import run_from
 
 
