@@ -13,6 +13,7 @@ from stable_baselines3.common.logger import Logger
 from support import bundles
 import torch
 
+from metactl_ros.baselines import ControllerSpec
 from metactl_ros.result_file import write_json
 from training import evaluate
 from training.learn.judgements import (
@@ -183,17 +184,7 @@ def test_code_that_goes_on_with_the_run_of_another_is_named(
     for code in ('first', 'second', 'second'):
         monkeypatch.setattr('training.learn.run.code_of_checkout', lambda code=code: code)
         assert train(tmp_path, settings, run, resume=True, console=QUIET)
-    trial = evaluate.Trial(
-        run=tmp_path,
-        plant='rk4',
-        twin='itself',
-        tau_z_s=2.0,
-        seed=42,
-        payload_kg=0.0,
-        num_rollouts=1,
-        num_steps=10,
-    )
-    facts = evaluate.describe(trial)
+    facts = evaluate.describe(ControllerSpec('run', learned=tmp_path))
     assert facts['training']['resumed_with'] == ['second']
     assert facts['commit'] == 'first, second'
 
