@@ -3,7 +3,6 @@
 """Processes get the parameters that were chosen, and no signal leaves one of them behind."""
 
 import os
-from pathlib import Path
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from support.verbs import assert_ends_all, start_verb
 
 from metactl_ros import processes
 from metactl_ros.bag.tick_log import read_ticks
@@ -20,7 +20,6 @@ from metactl_ros.hil.scenario import ScriptedFault
 from metactl_ros.processes import parameters_of, ProcessGroup, running, Setup, SHUTDOWN_ORDER
 from metactl_ros.runtime.deferred_signals import deferred_signals
 
-ROOT = Path(__file__).resolve().parents[1]
 IDLE = [sys.executable, '-c', 'import time; time.sleep(600.0)']
 EPISODE = {
     'payload_kg',
@@ -169,16 +168,7 @@ def test_a_second_interrupt_does_not_stop_the_ending(tmp_path, monkeypatch, fami
 
 
 def up(*arguments):
-    """Return `metactl up` as a process."""
-    code = 'import sys; from metactl_ros.cli import main; sys.exit(main(sys.argv[1:]))'
-    return subprocess.Popen(
-        [sys.executable, '-c', code, 'up', '--plant', 'rk4', '--log-level', 'error', *arguments],
-        cwd=ROOT,
-        env=os.environ | {'ROS_DOMAIN_ID': str(os.getpid() % 50 * 2 + 1)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return start_verb('up', '--plant', 'rk4', '--log-level', 'error', *arguments)
 
 
 @pytest.mark.ros
@@ -194,16 +184,8 @@ def test_up_lasts_as_long_as_it_is_told_and_leaves_a_bag(tmp_path):
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_up_ends_its_processes_when_asked(number):
     pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-    from support.ros_peer import wait_until
-
     with up() as process:
-        parent = psutil.Process(process.pid)
-        wait_until(lambda: len(parent.children()) == 2)
-        children = parent.children()
-        process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    assert not [child for child in children if child.is_running()]
+        assert_ends_all(process, number, num_children=2, exit_code=0)
 
 
 @pytest.mark.ros

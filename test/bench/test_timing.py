@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+from support.verbs import DOMAIN
+
 from metactl_ros.bench import timing
 from metactl_ros.bench.timing import num_unsafe, run_bench
 from metactl_ros.settings import shipped_policy
@@ -23,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.ros
 def test_a_short_bench_has_every_figure_and_no_unsafe_effort(tmp_path, monkeypatch):
     monkeypatch.setattr(timing, 'ATTEMPTS', 1)
+    monkeypatch.setenv('ROS_DOMAIN_ID', str(DOMAIN))  # none that another test is on
     out = tmp_path / 'timing.json'
     headlines = tmp_path / 'bench.json'
     headlines.write_text('{"other": 1}')

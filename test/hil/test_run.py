@@ -6,14 +6,11 @@ Cores of a test machine are busy: timeouts are ten times the usual ones, and so 
 """
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from xml.etree import ElementTree
 
 import numpy as np
-import psutil
 import pytest
 import yaml
 
@@ -27,13 +24,12 @@ from metactl_ros.processes import commands, Setup
 from metactl_ros.settings import faults_file
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from support.ros_peer import ROOT, wait_until
+from support.ros_peer import wait_until
+from support.verbs import assert_ends_all, DOMAIN, start_verb
 
 from metactl_ros.ros.monitor import ModeMonitor
 
 pytestmark = pytest.mark.ros
-DOMAIN = str(os.getpid() % 50 * 2 + 1)
-CODE = 'import sys; from metactl_ros.cli import main; sys.exit(main(sys.argv[1:]))'
 PATIENT_S = 0.25
 
 
@@ -74,7 +70,7 @@ def test_an_expectation_gets_another_chance_after_a_stall_but_safety_does_not(
 @pytest.fixture
 def patient(tmp_path, monkeypatch):
     """Return a set-up whose processes wait ten times as long before they despair."""
-    monkeypatch.setenv('ROS_DOMAIN_ID', DOMAIN)
+    monkeypatch.setenv('ROS_DOMAIN_ID', str(DOMAIN))
     file = tmp_path / 'patient.yaml'
     values = {
         'controller': {'ros__parameters': {'state_timeout_s': PATIENT_S}},
@@ -219,20 +215,9 @@ def test_a_wall_clock_that_fits_no_stamp_ends_with_a_command_of_zero(tmp_path, p
     assert log.commands.effort_nm[-1].tolist() == [0.0, 0.0]
 
 
-def start(tmp_path, *arguments):
-    return subprocess.Popen(
-        [sys.executable, '-c', CODE, 'hil', *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | {'ROS_DOMAIN_ID': DOMAIN},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def test_the_command_leaves_verdicts_a_picture_and_a_bag(tmp_path):
     file, out = write(tmp_path, 2.0, [{'kind': 'drop', 'at_s': 1.0}]), tmp_path / 'out'
-    with start(tmp_path, file, '--out', out) as process:
+    with start_verb('hil', file, '--out', out) as process:
         said, _ = process.communicate(timeout=120)
     assert process.returncode in (0, 1), said  # on a busy machine it may miss what is promised
     (result,) = json.loads((out / 'results.json').read_text())['scenarios']
@@ -265,11 +250,5 @@ def test_ctrl_c_while_the_monitor_spins_waits_until_it_has_spun(patient):
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_every_process(tmp_path, number):
     file, out = write(tmp_path, 60.0, [{'kind': 'cpu_load', 'at_s': 0.1}]), tmp_path / 'out'
-    with start(tmp_path, file, '--out', out) as process:
-        family = psutil.Process(process.pid)
-        wait_until(lambda: len(family.children()) >= 4, 60.0)
-        children = family.children(recursive=True)
-        process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert not [child for child in children if child.is_running()]
+    with start_verb('hil', file, '--out', out) as process:
+        assert_ends_all(process, number, num_children=4, exit_code=130)
