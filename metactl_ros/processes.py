@@ -89,10 +89,42 @@ def dated_bag() -> Path:
 
 
 def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
-    """Return the ROS parameters of each process, by module, in the order of starting."""
+    """Return the ROS parameters of each process, by module, in the order of starting.
+
+    They overrule the parameter file, so only what was chosen is among them.
+
+    Raises:
+        ConfigError: If what was chosen does not go together.
+    """
+    chosen: dict[str, dict[str, object]] = {}
+    if setup.record is not None:
+        chosen['recorder'] = {'out': str(setup.record)}
+    if setup.plant != 'none':
+        chosen['plant_node'] = _plant_parameters(setup)
+    elif setup.faults:
+        raise ConfigError('faults: only a simulated robot has them; choose a plant, or none.')
+    return {**chosen, 'controller_node': _controller_parameters(setup)}
+
+
+def _plant_parameters(setup: Setup) -> dict[str, object]:
+    if setup.joint_prefix:
+        raise ConfigError(
+            f'joint_prefix: the simulated robot has none, found {setup.joint_prefix!r}; give '
+            'an arm_file with other joint names, or choose plant none.'
+        )
+    names = ('plant', 'tau_z_s', 'payload_kg', 'seed', 'lockstep')
+    parameters: dict[str, object] = {name: getattr(setup, name) for name in names}
+    if setup.arm_file:
+        parameters['arm_file'] = setup.arm_file
+    if setup.faults:
+        parameters['faults'] = str(faults_file(setup.faults).resolve())
+        parameters['faults_start_s'] = setup.faults_start_s
+    return parameters
+
+
+def _controller_parameters(setup: Setup) -> dict[str, object]:
     usual = defaults_of('controller_node.yaml')
-    # These overrule the parameter file, so only what was chosen is among them.
-    controller: dict[str, object] = {
+    parameters: dict[str, object] = {
         name: getattr(setup, name)
         for name in (
             *('controller', 'policy', 'policy_sha256', 'classical_file', 'arm_file'),
@@ -101,40 +133,16 @@ def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
         if getattr(setup, name) != usual[name]
     }
     if setup.reference:
-        controller['reference'] = setup.reference
+        parameters['reference'] = setup.reference
     if setup.autostart is not None:
-        controller['autostart'] = setup.autostart
+        parameters['autostart'] = setup.autostart
     if setup.lockstep:
-        controller['use_sim_time'] = True
-    chosen: dict[str, dict[str, object]] = {}
-    if setup.record is not None:
-        chosen['recorder'] = {'out': str(setup.record)}
+        parameters['use_sim_time'] = True
     if setup.plant != 'none':
-        controller |= _episode_parameters(setup)
-        chosen['plant_node'] = {
-            'plant': setup.plant,
-            'tau_z_s': setup.tau_z_s,
-            'payload_kg': setup.payload_kg,
-            'seed': setup.seed,
-            'lockstep': setup.lockstep,
-        }
-        if setup.arm_file:
-            chosen['plant_node']['arm_file'] = setup.arm_file
-        if setup.joint_prefix:
-            raise ConfigError(
-                f'joint_prefix: the simulated robot has none, found {setup.joint_prefix!r}; give '
-                'an arm_file with other joint names, or choose plant none.'
-            )
-        if setup.faults:
-            chosen['plant_node'] |= {
-                'faults': str(faults_file(setup.faults).resolve()),
-                'faults_start_s': setup.faults_start_s,
-            }
-    elif setup.faults:
-        raise ConfigError('faults: only a simulated robot has them; choose a plant, or none.')
+        parameters |= _episode_parameters(setup)
     elif setup.payload_estimate_kg is not None:
-        controller['payload_kg'] = setup.payload_estimate_kg
-    return {**chosen, 'controller_node': controller}
+        parameters['payload_kg'] = setup.payload_estimate_kg
+    return parameters
 
 
 def default_parameters(setup: Setup) -> dict[str, dict[str, object]]:
@@ -283,7 +291,7 @@ class ProcessGroup:
     def stop(self, name: str) -> int:
         """Ask a process to end, kill it after END_WITHIN_S, and return its exit code."""
         with deferred_signals():
-            self.send_signal(name, signal.SIGCONT)  # one that is stopped would not hear SIGTERM
+            self.send_signal(name, signal.SIGCONT)  # SIGTERM waits while one is stopped
             process = self._processes.pop(name)
             process.terminate()
             try:

@@ -18,7 +18,6 @@ from metactl_ros.cli import main
 from metactl_ros.hil.run import ScenarioProcesses
 from metactl_ros.hil.scenario import ScriptedFault
 from metactl_ros.processes import parameters_of, ProcessGroup, running, Setup, SHUTDOWN_ORDER
-from metactl_ros.runtime.deferred_signals import deferred_signals
 
 IDLE = [sys.executable, '-c', 'import time; time.sleep(600.0)']
 EPISODE = {
@@ -30,7 +29,7 @@ EPISODE = {
 
 
 @pytest.mark.parametrize(
-    ('chosen', 'told'),
+    ('chosen', 'expected'),
     [
         ({}, {}),
         ({'lockstep': True}, {'use_sim_time': True}),
@@ -42,11 +41,11 @@ EPISODE = {
         ),
     ],
 )
-def test_the_controller_of_a_real_robot_is_told_only_what_was_chosen(chosen, told):
-    assert parameters_of(Setup(plant='none', **chosen)) == {'controller_node': told}
+def test_the_controller_of_a_real_robot_gets_only_what_was_chosen(chosen, expected):
+    assert parameters_of(Setup(plant='none', **chosen)) == {'controller_node': expected}
 
 
-def test_the_controller_of_a_simulated_robot_is_told_its_episode_and_what_was_chosen():
+def test_the_controller_of_a_simulated_robot_gets_its_episode_and_what_was_chosen():
     assert set(parameters_of(Setup())['controller_node']) == EPISODE
     values = parameters_of(Setup(controller='ct'))['controller_node']
     assert set(values) == {*EPISODE, 'controller'}
@@ -59,7 +58,7 @@ def test_in_lockstep_with_a_simulated_robot_the_controller_is_patient():
 
 
 @pytest.mark.parametrize('words', [[], ['--payload', '0.75'], ['--payload', '0.5']])
-def test_up_tells_the_controller_of_a_real_robot_a_payload_only_if_given(monkeypatch, words):
+def test_up_gives_the_controller_of_a_real_robot_a_payload_only_if_asked_to(monkeypatch, words):
     asked = []
     monkeypatch.setattr(processes, 'run_up', lambda setup, *_: asked.append(setup) or 0)
     assert main(['up', '--plant', 'none', *words]) == 0
@@ -85,7 +84,7 @@ def family():
 
 
 def interrupted(start, number=signal.SIGINT):
-    """Return `start` with a signal that comes before anybody has written the process down."""
+    """Return `start` with a signal that comes before the process is written down."""
 
     def and_interrupt(*args, **kwargs):
         process = start(*args, **kwargs)
@@ -93,29 +92,6 @@ def interrupted(start, number=signal.SIGINT):
         return process
 
     return and_interrupt
-
-
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_waits_until_the_block_is_left_and_comes_once(number):
-    came = []
-    usual = signal.signal(number, lambda *_: came.append(number))
-    try:
-        with deferred_signals():
-            os.kill(os.getpid(), number)
-            os.kill(os.getpid(), number)
-            assert not came
-        assert came == [number]
-        os.kill(os.getpid(), number)
-        assert came == [number, number]
-    finally:
-        signal.signal(number, usual)
-
-
-def test_a_block_that_fails_gives_the_signals_back():
-    usual = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ZeroDivisionError), deferred_signals():
-        raise ZeroDivisionError
-    assert signal.getsignal(signal.SIGINT) is usual
 
 
 def test_an_interrupt_between_two_processes_leaves_neither(monkeypatch, family):
@@ -172,11 +148,11 @@ def up(*arguments):
 
 
 @pytest.mark.ros
-def test_up_lasts_as_long_as_it_is_told_and_leaves_a_bag(tmp_path):
+def test_up_lasts_as_long_as_asked_and_leaves_a_bag(tmp_path):
     pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
     with up('--duration', '6', '--controller', 'ct', '--record', str(tmp_path / 'bag')) as process:
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
     assert len(read_ticks(tmp_path / 'bag').stamp_ns) > 100
 
 
@@ -192,9 +168,9 @@ def test_up_ends_its_processes_when_asked(number):
 def test_up_ends_with_the_code_of_the_process_that_ended_by_itself(tmp_path):
     pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
     with up('--policy', str(tmp_path / 'none.metactl')) as process:
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 2, said
-    assert 'none.metactl' in said
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, output
+    assert 'none.metactl' in output
 
 
 @pytest.mark.ros
@@ -205,9 +181,9 @@ def test_a_params_file_chooses_the_policy_where_no_option_does(tmp_path, plant):
     file.write_text(f'/**: {{ros__parameters: {{policy: {tmp_path}/none.metactl}}}}')
     # The duration ends a controller that took another policy.
     with up('--plant', plant, '--params-file', str(file), '--duration', '20') as process:
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 2, said
-    assert 'none.metactl' in said
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, output
+    assert 'none.metactl' in output
 
 
 @pytest.mark.parametrize('words', [(), ('--no-loopback',)])

@@ -62,29 +62,16 @@ LONG_S = (2.5, 5.0)
 """Between which those of LONG last: a FAULT is reset while they are still on."""
 LONG = frozenset(
     (
-        'freeze',
-        'velocity_zero',
-        'velocity_scale',
-        'clock_rate',
-        'clock_stick',
-        'second_states',
-        'echoed_states',
-        'second_commands',
-        'second_controller',
+        *('freeze', 'velocity_zero', 'velocity_scale', 'clock_rate', 'clock_stick'),
+        *('second_states', 'echoed_states', 'second_commands', 'second_controller'),
     )
 )
 PAUSES_S = (0.3, 3.0)
 """Between which times processes stand still."""
 DETECTABLE_AT_REST = frozenset(
     (
-        'nan',
-        'rename',
-        'silence',
-        'clock_rate',
-        'clock_stick',
-        'second_states',
-        'echoed_states',
-        'second_commands',
+        *('nan', 'rename', 'silence', 'clock_rate', 'clock_stick'),
+        *('second_states', 'echoed_states', 'second_commands'),
     )
 )
 """What a controller can detect on a robot that does not move."""
