@@ -23,7 +23,7 @@ from metactl_ros.errors import ConfigError
 
 T = TypeVar('T')
 MAX_PROBLEMS = 20
-"""Lines of an error; whoever has made more mistakes than these will ask again."""
+"""Lines of an error; further mistakes show when these are corrected."""
 MAX_TEXT = 300
 """Characters of a value, or of what a dataclass says of it."""
 MAX_ENTRIES = 10_000

@@ -131,7 +131,7 @@ GIGABYTE = 2**30
 
 
 @pytest.mark.usefixtures('never_inflates')
-@pytest.mark.parametrize('tells_size', [True, False])
+@pytest.mark.parametrize('states_size', [True, False])
 @pytest.mark.parametrize(
     ('size', 'says'),
     [
@@ -140,8 +140,8 @@ GIGABYTE = 2**30
         (0, 'inflates to 0 bytes|cannot be inflated'),
     ],
 )
-def test_no_gigabyte_is_inflated_by_zstd(written, tells_size, size, says):
-    bomb = zstd_of(GIGABYTE, tells_size=tells_size)
+def test_no_gigabyte_is_inflated_by_zstd(written, states_size, size, says):
+    bomb = zstd_of(GIGABYTE, states_size=states_size)
     found = problem_of(written(HEAD, chunk(bomb, 'zstd', size=size)))
     assert re.search(says, found), found
 
@@ -162,7 +162,7 @@ def test_no_gigabyte_is_inflated_by_lz4(written, monkeypatch):
 
 
 def test_many_chunks_that_inflate_to_much_are_refused(written):
-    one = chunk(zstd_of(2**24, tells_size=True), 'zstd', size=2**24)
+    one = chunk(zstd_of(2**24, states_size=True), 'zstd', size=2**24)
     inflated = record(0x80, bytes(2**24 - 9))
     packed = chunk(zstandard.compress(inflated), 'zstd', inflated=2**24)
     assert 'a record' in str(read(written(HEAD, one)).problems)

@@ -266,7 +266,7 @@ SETTINGS_VALUES = (
 
 def odd_recorded_settings(rng, base, folder):
     """What a rival's gains and estimator were is impossible."""
-    bundle = next(m for m in base.told if m.topic == '/controller/bundle')
+    bundle = next(m for m in base.estimating if m.topic == '/controller/bundle')
     facts = json.loads(read(bundle).data)
     settings = json.loads(facts['settings'])
     table = settings
@@ -280,8 +280,8 @@ def odd_recorded_settings(rng, base, folder):
     def alter(content):
         content.data = json.dumps(facts)
 
-    told = base._replace(messages=base.told)
-    return write_own(folder / 'bag', altered(rng, told, ['/controller/bundle'], alter, share=1.0))
+    other = base._replace(messages=base.estimating)
+    return write_own(folder / 'bag', altered(rng, other, ['/controller/bundle'], alter, share=1.0))
 
 
 def odd_topics(rng, base, folder):

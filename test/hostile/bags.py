@@ -234,7 +234,7 @@ class Base(NamedTuple):
 
     messages: list
     """Of a controller with fixed gains."""
-    told: list
+    estimating: list
     """Of one that publishes its gains and its estimator."""
     turn: int = 0
     """How many bags of the kind were made before."""
@@ -281,8 +281,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         base = record_base(Path(folder), os.getpid() % 50 * 2 + 1)
         names = args.only or list(KINDS)
-        told = say if args.verbose else say_nothing
-        tally = run_all(names, args.count, args.seed, base, Path(folder), told)
+        saying = say if args.verbose else say_nothing
+        tally = run_all(names, args.count, args.seed, base, Path(folder), saying)
     return report(args, tally, {'seed': args.seed}, provenance(load_settings()))
 
 

@@ -199,7 +199,7 @@ def odd_attribute(bundle, rng):
 
 
 def odd_constant(bundle, rng):
-    """Change type, shape or entries of a constant; of weights golden vectors tell."""
+    """Change type, shape or entries of a constant; golden vectors show a changed weight."""
 
     def change(model):
         tensor = pick(rng, model.graph.initializer)

@@ -169,10 +169,10 @@ def odd_chunks(rng, base, folder):
     return bare(folder, mcap(made, made))
 
 
-def zstd_of(num_bytes, *, tells_size):
+def zstd_of(num_bytes, *, states_size):
     """Return zeros compressed: 32 kB for a gigabyte."""
     packer = zstandard.ZstdCompressor(level=1)
-    maker = packer.compressobj(size=num_bytes if tells_size else -1)
+    maker = packer.compressobj(size=num_bytes if states_size else -1)
     piece = bytes(2**20)
     return b''.join(maker.compress(piece) for _ in range(num_bytes // 2**20)) + maker.flush()
 
@@ -185,11 +185,11 @@ def lz4_of(num_bytes):
 
 
 def bombs(rng, base, folder):
-    """A chunk that inflates to a gigabyte, or many that do so together; some tell another size."""
+    """A chunk that inflates to a gigabyte, or many that do together; some state another size."""
     size = pick(rng, [BOMB, BOMB, 2**26, 2**24])
     lies = pick(rng, [size, 100, 0, 2**20, 2**40])
     if rng.integers(2):
-        made = chunk(zstd_of(size, tells_size=bool(rng.integers(2))), 'zstd', size=lies)
+        made = chunk(zstd_of(size, states_size=bool(rng.integers(2))), 'zstd', size=lies)
     else:
         made = chunk(lz4_of(min(size, 2**28)), 'lz4', size=lies)
     times = 1 if size == BOMB else 40

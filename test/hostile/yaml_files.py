@@ -193,8 +193,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         messages = record(Path(folder) / 'recorded', os.getpid() % 50 * 2 + 1, 'ct')
         bag = write_own(Path(folder) / 'bag', messages)
-        told = say if args.verbose else say_nothing
-        tally = run_all(kinds, readers, args.count, args.seed, bag, Path(folder), told)
+        saying = say if args.verbose else say_nothing
+        tally = run_all(kinds, readers, args.count, args.seed, bag, Path(folder), saying)
     before = {'seed': args.seed, 'readers': readers}
     return report(args, tally, before, provenance(load_settings()))
 

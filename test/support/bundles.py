@@ -73,7 +73,7 @@ def files_of(bundle):
 
 
 def reseal(bundle, **changes):
-    """Write files under a valid seal, as whoever made the bundle could; dots are underscores."""
+    """Write files under a valid seal, as its maker could; dots are underscores."""
     for name, data in changes.items():
         (bundle / name.replace('_', '.')).write_bytes(data)
     (bundle / SUMS).write_bytes(sums_of(files_of(bundle)))

@@ -40,11 +40,11 @@ class Robot(Peer):
         self._speaker = threading.Thread(target=self._speak, daemon=True)
         self._speaker.start()
 
-    def listen(self, kind, topic, hear):
+    def listen(self, kind, topic, callback):
         def unless_old(message, info):  # the last words of a node of the test before
             if info['source_timestamp'] > self.since_ns:
                 self.sequence_number = info['publication_sequence_number']
-                hear(message)
+                callback(message)
 
         self.node.create_subscription(kind, topic, unless_old, 100)
 
@@ -75,8 +75,8 @@ class Robot(Peer):
     def forget(self):
         self.speaks, self.alter = False, lambda message: message
         self.since_ns = time.time_ns()
-        for heard in (self.commands, self.shield, self.outputs, self.reports):
-            heard.clear()
+        for kept in (self.commands, self.shield, self.outputs, self.reports):
+            kept.clear()
 
     def close(self):
         self._must_end = True

@@ -69,7 +69,7 @@ def wait_until(condition, timeout_s=PATIENCE_S, says=lambda: ''):
 def running(module, domain_id, *parameters, drives=True, code=None, ros=()):
     """Run a node, or code that does, and give its process; it ends with the block.
 
-    A controller that drives begins by itself, with a motion of its own, unless told otherwise.
+    A controller that drives begins by itself, with a motion of its own, by default.
     """
     if module == 'controller_node' and drives:
         parameters = ('autostart:=true', 'reference:=sinusoid', *parameters)

@@ -92,7 +92,7 @@ def assert_batch_equals_arms(settings) -> None:
 
 
 class Recorder:
-    """An estimator that keeps what it is shown and returns what it is told to."""
+    """An estimator that keeps its inputs and returns what a test sets."""
 
     def __init__(self, answer=(0.0, 0.0)):
         self.sights, self.num_resets, self.answer = [], 0, list(answer)
