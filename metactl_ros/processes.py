@@ -267,8 +267,9 @@ class ProcessGroup:
     def start_busy(self, per_core: int = 1) -> None:
         """Start processes that compute nothing useful: so many for each core."""
         with deferred_signals():
-            for number in range(per_core * (os.cpu_count() or 1)):
-                self.start(f'busy_{number}', [sys.executable, '-c', 'while True: pass'])
+            for _ in range(per_core * (os.cpu_count() or 1)):
+                name = f'busy_{len(self._processes)}'
+                self.start(name, [sys.executable, '-c', 'while True: pass'])
 
     def ended(self) -> dict[str, int]:
         """Return the exit codes of processes that ended by themselves, by name."""
@@ -284,9 +285,10 @@ class ProcessGroup:
 
     def kill(self, name: str) -> None:
         """End a process with SIGKILL; it may then be started again."""
-        process = self._processes.pop(name)
-        process.kill()
-        process.wait()
+        with deferred_signals():
+            process = self._processes.pop(name)
+            process.kill()
+            process.wait()
 
     def stop(self, name: str) -> int:
         """Ask a process to end, kill it after END_WITHIN_S, and return its exit code."""

@@ -33,7 +33,7 @@ from training.pool import run_jobs
 
 REGIMES = ('tau_2', 'velocity_noise', 'encoder_12bit', 'delay_20ms')
 ASTRAY_RAD = 0.5
-"""As in `hil/always.py`: even fixed gains keep within 0.36 rad."""
+"""As in `hil/judge.py`: even fixed gains keep within 0.36 rad."""
 IDEAL_MOTORS_NM = (1e300, 1e300)
 """No regime here has weak motors."""
 

@@ -56,15 +56,15 @@ class TimedAction(NamedTuple):
     """The beginning or the end of a fault of processes."""
 
     at_s: float
-    is_begin: bool
     fault: ScriptedFault
+    is_begin: bool
 
 
 def timed_actions(scenario: Scenario) -> list[TimedAction]:
     """Return the beginnings and ends of all faults of processes, in order."""
     mine = [fault for fault in scenario.faults if not fault.is_of_plant]
-    begins = [TimedAction(fault.at_s, True, fault) for fault in mine]
-    ends = [TimedAction(fault.end_s, False, fault) for fault in mine]
+    begins = [TimedAction(fault.at_s, fault, is_begin=True) for fault in mine]
+    ends = [TimedAction(fault.end_s, fault, is_begin=False) for fault in mine]
     return sorted([*begins, *ends], key=lambda action: action.at_s)
 
 
@@ -116,7 +116,7 @@ class ScenarioProcesses:
         if fault.kind in INTRUSIONS:
             self._order(f'{fault.kind}={fault.size}')
         elif fault.kind == 'cpu_load':
-            load = self._loads[fault] = ProcessGroup({})
+            load = self._loads.setdefault(fault, ProcessGroup({}))
             load.start_busy(round(fault.size))
         elif fault.kind == SECOND:
             self._stop_second()
@@ -135,7 +135,7 @@ class ScenarioProcesses:
         if fault.kind in INTRUSIONS:
             self._order(f'end {fault.kind}')
         elif fault.kind == 'cpu_load':
-            self._loads.pop(fault).stop_all()
+            self._loads[fault].stop_all()
         elif fault.kind == SECOND:
             self._stop_second()
         elif (name := TARGETS[target]) in self._group:
@@ -242,7 +242,7 @@ def _play(
         task = progress.add_task(name, total=scenario.duration_s, now='')
         while (now_s := time.monotonic() - monitor.began_s) < scenario.duration_s:
             while actions and actions[0].at_s <= now_s:
-                _, is_begin, fault = actions.pop(0)
+                _, fault, is_begin = actions.pop(0)
                 processes.begin(fault) if is_begin else processes.finish(fault, now_s)
                 events.append({'time_ns': time.time_ns(), 'is_begin': is_begin, **asdict(fault)})
             wait_s = scenario.reset_fault_after_s

@@ -35,7 +35,7 @@ JOINTS = ['joint1', 'joint2']
 
 
 class Witness(Peer):
-    """Tells where an arm is, and hears and answers what an intruder does."""
+    """Publishes where an arm is, and receives and answers what an intruder sends."""
 
     def __init__(self):
         super().__init__(DOMAIN)
@@ -51,16 +51,16 @@ class Witness(Peer):
         serve(Trigger, 'controller/clear_context', self.on_clear)
         self.truths = self.node.create_publisher(JointState, 'plant/truth', 5)
         self.where = [0.2, -0.1]
-        self._teller = threading.Thread(target=self._tell, daemon=True)
-        self._teller.start()
+        self._publisher = threading.Thread(target=self._publish, daemon=True)
+        self._publisher.start()
 
     def _spin(self):
-        # Who has gone gets no answer, of which rclpy warns; raised, the warning is a SystemError.
+        # A client that has gone gets no answer; raised, the warning of rclpy is a SystemError.
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             super()._spin()
 
-    def _tell(self):
+    def _publish(self):
         while not self._must_end:
             message = JointState(name=JOINTS, position=self.where, velocity=[0.0, 0.0])
             set_stamp(message.header.stamp, time.time_ns())
@@ -84,7 +84,7 @@ class Witness(Peer):
 
     def close(self):
         self._must_end = True
-        self._teller.join()
+        self._publisher.join()
         super().close()
 
 
@@ -118,7 +118,7 @@ def order(process, text):
 
 def test_a_second_arm_rests_where_the_first_was_seen_until_it_is_ended(witness, intruder):
     wait_until(lambda: 'intruder' in witness.node.get_node_names())
-    assert witness.publishers('joint_states') == 0  # nobody can tell
+    assert witness.publishers('joint_states') == 0  # nothing shows it yet
     order(intruder, 'second_states=0.5')
     wait_until(lambda: len(witness.states) > 5)
     witness.where = [1.0, 1.0]

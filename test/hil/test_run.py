@@ -237,7 +237,7 @@ def test_ctrl_c_while_the_monitor_spins_waits_until_it_has_spun(patient):
 
     monitor = ModeMonitor()
     monitor._node.create_timer(0.01, interrupt)
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the suite
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # the suite may have another
     try:
         with pytest.raises(KeyboardInterrupt):
             wait_until(lambda: monitor.spin_once(0.1) or seen)
