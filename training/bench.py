@@ -46,6 +46,7 @@ from training.learn.plain_attention import PlainDeepAttention, PlainShallowAtten
 from training.learn.replay_buffer import WindowReplayBuffer
 from training.learn.run import FUSED
 from training.learn.shielded_sac import ShieldedSAC
+from training.records import leaves
 
 NUM_TURNS = 7
 BATCH = 1024
@@ -248,17 +249,6 @@ def _env(settings: Settings, window: int) -> ArmEnv:
     return ArmEnv(settings, env)
 
 
-def flat(figures: dict[str, Any], prefix: str = '') -> dict[str, float]:
-    """Return nested figures under dotted names."""
-    rows: dict[str, float] = {}
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            rows |= flat(value, f'{prefix}{name}.')
-        else:
-            rows[prefix + name] = float(np.asarray(value))
-    return rows
-
-
 BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {
     'plants': bench_plants,
     'control_step': bench_control_step,
@@ -284,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Table(title=str(args.out))
     table.add_column('figure')
     table.add_column('value', justify='right')
-    for name, value in flat(figures).items():
+    for name, value in leaves(figures):
         table.add_row(name, f'{value:,.4g}' if value < 100.0 else f'{value:,.0f}')
     console.print(table)
     return 0

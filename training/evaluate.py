@@ -9,7 +9,7 @@
 
 Beside the error of the controller itself, every evaluation runs two twins on the same episodes, so
 that one can see what memory costs: one on an arm without memory (z = 0), and one with fixed gains
-that is told z exactly and feeds it forward on top of them.
+that is given z exactly and feeds it forward on top of them.
 """
 
 import argparse
@@ -150,7 +150,7 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
     """Show one row per record.
 
     `moved` is the share of steps in which the shield moved the proposal, `z = 0` the RMSE of the
-    twin without memory, `memory` the share of the baseline's error that vanishes when it is told
+    twin without memory, `memory` the share of the baseline's error that vanishes when it knows
     z, and `lost` the number of rollouts that lost their reference.
     """
     table = Table(

@@ -9,20 +9,16 @@ there are: none is left out, and what was not run is named. The fixed-gain contr
 among them: the payload figure then has its profile.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from matplotlib import pyplot
-from matplotlib.figure import Figure
 import numpy as np
 from rich.console import Console
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.settings import load_file
-from training.arguments import command_parser, refusing
+from training.arguments import refusing
 from training.judge.analysis import (
     cells_of,
     compare_places,
@@ -34,7 +30,7 @@ from training.judge.analysis import (
 )
 from training.judge.presentation import (
     comparison_rows,
-    draw_heatmap,
+    depth_figure,
     forest_figure,
     main_rows,
     markdown_table,
@@ -45,24 +41,19 @@ from training.judge.presentation import (
     seeds_figure,
     text_of,
 )
-from training.judge.study import expand, place_of, require_of_study, Study
+from training.judge.study import expand, place_of, read_study, require_of_study, Study
 from training.learn.run import RunConfig
 from training.paper_numbers import (
     ABLATION,
-    ABLATION_DIVERGED,
-    ABLATION_SEED,
     COMPARISONS,
-    DEPTHS,
     INCRT,
     MAIN,
-    WINDOWS,
 )
 from training.records import (
     BASELINE,
     FLAT_BELOW_PERCENT,
     head_verdict,
     is_flat,
-    load_runs,
     Place,
     Run,
     SILENT_BESIDE_LARGEST,
@@ -346,7 +337,7 @@ def run_rows(report: Report) -> list[dict[str, str]]:
 
 
 def not_run(found: PaperStudy) -> str:
-    """Return what the study lists and nobody ran, in its order."""
+    """Return what the study lists and was not run, in its order."""
     missing = found.missing()
     if not missing:
         return 'Nothing: every run of the study is there.'
@@ -362,37 +353,6 @@ def not_run(found: PaperStudy) -> str:
     ]
     lead = f'{found.num_missing} of {len(found.wanted)} runs, in the order of the study.'
     return f'{lead}\n\n{markdown_table(rows)}'
-
-
-def depth_figure(report: Report) -> Figure:
-    """Draw delta of one seed over depth, feed-forward and window, ours above the paper's."""
-    horizons = sorted({place.tau_z_s for place in ABLATION})
-    figure, axes = pyplot.subplots(2, len(horizons), figsize=(10.0, 5.5), squeeze=False)
-    for column, tau_z_s in enumerate(horizons):
-        own = [place for place in ABLATION if place.tau_z_s == tau_z_s]
-        ours, printed = {}, {}
-        for place in own:
-            at = (list(DEPTHS).index(place.architecture), WINDOWS.index(place.window or 0))
-            ours[at] = _ours(report, place)
-            mark = '†' if place in ABLATION_DIVERGED else ''
-            printed[at] = (ABLATION[place], text_of(ABLATION[place], '+.1f', 'none') + mark)
-        heads = INCRT[tau_z_s].heads
-        for row, (whose, values) in enumerate((('here', ours), ('paper', printed))):
-            names = [f'W = {window}' for window in WINDOWS]
-            draw_heatmap(axes[row][column], list(DEPTHS.values()), names, values)
-            title = f'{whose}: tau_z = {tau_z_s:g} s, K = {heads}, delta [%], † diverged'
-            axes[row][column].set_title(title, fontsize='small')
-    return figure
-
-
-def _ours(report: Report, place: Place) -> tuple[float | None, str]:
-    runs = report.cells[place].runs if place in report.cells else ()
-    run = next((run for run in runs if run.record['seed'] == ABLATION_SEED), None)
-    if run is None:
-        return None, NOT_RUN
-    mark = '†' if report.label(run)[0] == 'diverged' else ''
-    delta = run.record['delta_percent']
-    return delta, text_of(delta, '+.1f', 'no RMSE') + mark
 
 
 def write_study(found: PaperStudy, page: Path) -> None:
@@ -417,25 +377,22 @@ def write_study(found: PaperStudy, page: Path) -> None:
     page.write_text(text, encoding='utf-8')
 
 
-def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line as a namespace."""
-    parser = command_parser('paper_study', __doc__)
-    add = parser.add_argument
-    add('--study', type=Path, default=Path('config/studies/paper.yaml'), help='(%(default)s)')
-    add('--results', type=Path, default=Path('results/study'), help='folder (%(default)s)')
-    add('--out', type=Path, default=Path('docs/paper_study.md'), help='page (%(default)s)')
-    return parser.parse_args(arguments)
-
-
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    args, console = parse_args(arguments), Console(stderr=True)
-    study = load_file(Study, args.study, '')
-    found = gather(study, load_runs(sorted(args.results.glob('*.json'))))
-    write_study(found, args.out)
+    console = Console(stderr=True)
+    study, runs, page = read_study(
+        'paper_study',
+        __doc__,
+        arguments,
+        study='config/studies/paper.yaml',
+        results='results/study',
+        page='docs/paper_study.md',
+    )
+    found = gather(study, runs)
+    write_study(found, page)
     count = len(found.wanted)
-    console.print(f'{count - found.num_missing} of {count} runs: {args.out}', highlight=False)
+    console.print(f'{count - found.num_missing} of {count} runs: {page}', highlight=False)
     return 0
 
 

@@ -75,7 +75,7 @@ A record without one of them was made by another version than a record that has 
 
 
 class Place(NamedTuple):
-    """What tells one row of a table from the next; run or not."""
+    """A row of a table, run or not."""
 
     tau_z_s: float
     architecture: str
@@ -85,7 +85,7 @@ class Place(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Architecture with its heads K and window W: what tells places of one tau_z apart."""
+        """Architecture with its heads K and window W: unique among the places of one tau_z."""
         sizes = (('K', self.heads), ('W', self.window))
         return ' '.join([self.architecture, *(f'{k}={v}' for k, v in sizes if v is not None)])
 
@@ -167,7 +167,7 @@ def _is_number(value: Any) -> bool:
 def protocol_of(run: Run) -> dict[str, Any]:
     """Return what must be equal in all runs of a report, by dotted name."""
     fields = {name: run.record[name] for name in PROTOCOL_FIELDS}
-    settings = dict(_leaves('settings', run.record['settings']))
+    settings = dict(leaves(run.record['settings'], 'settings'))
     settings.pop(NOT_PROTOCOL, None)
     return fields | {n: v for n, v in settings.items() if n.startswith(PROTOCOL_SETTINGS)}
 
@@ -184,10 +184,11 @@ def making_of(run: Run) -> dict[str, Any]:
     return run.place._asdict() | {name: run.record.get(name) for name in (*MAKING, *judged)}
 
 
-def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
+def leaves(value: Any, name: str = '') -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables under dotted names."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _leaves(f'{name}.{key}', inner)
+            yield from leaves(inner, f'{name}.{key}' if name else key)
     else:
         yield name, value
 

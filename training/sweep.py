@@ -113,14 +113,14 @@ def run_one(run: RunConfig, out: Path, rollouts: int) -> Status:
             code = call(evaluate_command(run, folder, out / 'results', rollouts), log, stop)
     if code == 0 and (found := result_of(run, out, rollouts)):
         return Status('done', run.steps, found.record['delta_percent'])
-    if code == 3 or stop.exists():  # 3 is a checkpoint at somebody's request
+    if code == 3 or stop.exists():  # 3 is a checkpoint on request
         return Status('stopped', *progress_of(folder))
     said = [f'killed by signal {-code}'] if code < 0 else tail_of(folder).split('\n')
     return Status('failed', *progress_of(folder), reason=[s for s in said if s.strip()][-1])
 
 
 def _lock(log: TextIO, stop: Path) -> bool:
-    """Return whether nobody else works where this log is, as children inherit the lock with it."""
+    """Return whether no other process works on this run; children inherit the lock of its log."""
     deadline_s = time.monotonic() + LOCK_PATIENCE_S
     while True:
         with suppress(BlockingIOError):

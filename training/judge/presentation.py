@@ -22,7 +22,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from training.judge.analysis import comparison_facts, facts_of, Report
-from training.paper_numbers import in_thousands, MAIN
+from training.paper_numbers import (
+    ABLATION,
+    ABLATION_DIVERGED,
+    ABLATION_SEED,
+    DEPTHS,
+    in_thousands,
+    INCRT,
+    MAIN,
+    WINDOWS,
+)
 from training.records import BASELINE, LabelName, Place
 from training.stats import t_interval
 
@@ -289,6 +298,37 @@ def seeds_figure(report: Report) -> Figure:
     axis.set_ylabel(DELTA)
     axis.legend(fontsize='small')
     return figure
+
+
+def depth_figure(report: Report) -> Figure:
+    """Draw delta of one seed over depth, feed-forward and window, ours above the paper's."""
+    horizons = sorted({place.tau_z_s for place in ABLATION})
+    figure, axes = pyplot.subplots(2, len(horizons), figsize=(10.0, 5.5), squeeze=False)
+    for column, tau_z_s in enumerate(horizons):
+        own = [place for place in ABLATION if place.tau_z_s == tau_z_s]
+        ours, printed = {}, {}
+        for place in own:
+            at = (list(DEPTHS).index(place.architecture), WINDOWS.index(place.window or 0))
+            ours[at] = _ours(report, place)
+            mark = '†' if place in ABLATION_DIVERGED else ''
+            printed[at] = (ABLATION[place], text_of(ABLATION[place], '+.1f', 'none') + mark)
+        heads = INCRT[tau_z_s].heads
+        for row, (whose, values) in enumerate((('here', ours), ('paper', printed))):
+            names = [f'W = {window}' for window in WINDOWS]
+            draw_heatmap(axes[row][column], list(DEPTHS.values()), names, values)
+            title = f'{whose}: tau_z = {tau_z_s:g} s, K = {heads}, delta [%], † diverged'
+            axes[row][column].set_title(title, fontsize='small')
+    return figure
+
+
+def _ours(report: Report, place: Place) -> tuple[float | None, str]:
+    runs = report.cells[place].runs if place in report.cells else ()
+    run = next((run for run in runs if run.record['seed'] == ABLATION_SEED), None)
+    if run is None:
+        return None, NOT_RUN
+    mark = '†' if report.label(run)[0] == 'diverged' else ''
+    delta = run.record['delta_percent']
+    return delta, text_of(delta, '+.1f', 'no RMSE') + mark
 
 
 def _colour(report: Report, row: Place) -> str:

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 import math
+from pathlib import Path
 
 from metactl_ros.config import require_positive, shown
 from metactl_ros.errors import ConfigError
 from metactl_ros.plants import PlantName
+from metactl_ros.settings import load_file
+from training.arguments import command_parser
 from training.learn.networks import Model, NetworkConfig
 from training.learn.run import choose_device, load_presets, Presets, RunConfig, with_difference
-from training.records import Place, Run
+from training.records import load_runs, Place, Run
 
 MOST_RUNS = 10_000
 """Of a study: a year on a machine of some tens of cores."""
@@ -140,3 +143,32 @@ def require_of_study(study: Study, wanted: Sequence[RunConfig], run: Run) -> Non
             f'{run.source}: {"; ".join(wrong)}; run it as the study says, in a git checkout, or '
             'move the file elsewhere'
         )
+
+
+def read_study(
+    name: str,
+    description: str | None,
+    arguments: Sequence[str] | None,
+    *,
+    study: str,
+    results: str,
+    page: str,
+) -> tuple[Study, list[Run], Path]:
+    """Return the study, the records and the page that the command line of a page names.
+
+    Args:
+        name: Of the command.
+        description: Of the command.
+        arguments: Of the command line.
+        study: The file that is read by default.
+        results: The folder of records by default.
+        page: The file that is written by default.
+    """
+    parser = command_parser(name, description)
+    add = parser.add_argument
+    add('--study', type=Path, default=Path(study), help='(%(default)s)')
+    add('--results', type=Path, default=Path(results), help='folder (%(default)s)')
+    add('--out', type=Path, default=Path(page), help='page (%(default)s)')
+    args = parser.parse_args(arguments)
+    asked = load_file(Study, args.study, '')
+    return asked, load_runs(sorted(args.results.glob('*.json'))), args.out

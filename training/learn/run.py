@@ -124,7 +124,7 @@ class RunConfig:
 
     @property
     def name(self) -> str:
-        """Return what tells a run from others: the folder it goes to unless told otherwise."""
+        """Return what identifies a run: by default the name of its folder."""
         size = f'k{self.heads}_w{self.window}'
         beta = '' if self.hyper.lagrangian_rate else '_beta0'
         base = '' if self.controller == 'policy' else f'{self.controller}_'
