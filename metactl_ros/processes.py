@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
+from metactl_ros.options import ControllerOptions, option, options_of, PlantOptions
 from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.ros.parameters import defaults_of
 from metactl_ros.runtime.deferred_signals import deferred_signals
@@ -29,63 +30,62 @@ END_WITHIN_S = 3.0
 """How long a process may take to end after SIGTERM."""
 SHUTDOWN_ORDER = ('controller_node', 'plant_node', 'recorder')
 """The recorder last: it shall see how the others end."""
+PAYLOAD_KG = 0.75
+"""Of a simulated robot."""
 Process: TypeAlias = 'subprocess.Popen[bytes]'
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
-    """What is to run."""
-
-    controller: str = 'policy'
-    """policy, or a classical one of `baselines.py`."""
-    policy: str = ''
-    """Path of a bundle, or the name of a shipped one; empty for robust_tau2."""
-    policy_sha256: str = ''
-    """The only bundle that is trusted; empty for any."""
-    classical_file: str = ''
-    """Path of a file as in config/classical; empty for nominal.yaml there."""
-    arm_file: str = ''
-    """Path of an arm.yaml; empty for the shipped one."""
-    controller_file: str = ''
-    """Path of a controller.yaml; empty for the shipped one."""
-    joint_prefix: str = ''
-    """Before the joint names of a real robot."""
-    reference: str = ''
-    """sinusoid or trajectory; empty: sinusoid for a simulated robot, else as parameters say."""
-    autostart: bool | None = None
-    """Whether control begins by itself; None: with a simulated robot, else as parameters say."""
-    shadow: bool = False
-    """No command is published."""
-    plant: str = 'bullet'
-    """bullet or rk4; none if the robot is real."""
-    tau_z_s: float = 2.0
-    payload_kg: float = 0.75
-    """Of the simulated robot."""
-    payload_estimate_kg: float | None = None
-    """Of the controller of a real robot; None: as parameters say."""
-    seed: int = 42
-    """Of the episode: phases, initial error, payload estimate."""
-    lockstep: bool = False
-    """Simulated time: a simulated robot waits for the command of every state."""
-    namespace: str = ''
-    params_file: Path | None = None
-    record: Path | str | None = None
-    """Where a bag goes."""
-    faults: Path | str = ''
-    """Of the simulated robot: path of a file, or its name in config/faults."""
-    faults_start_s: float = 0.0
-    """Where on the timeline of the faults the simulated robot begins, s."""
-    log_level: str = 'info'
-
-    def episode(self) -> Episode:
-        """Return the episode that plant and reference are set to."""
-        task = load_settings().plant.task
-        return draw_evaluation(task, self.seed, self.payload_kg, 1, self.tau_z_s).of_arm(0)
 
 
 def dated_bag() -> Path:
     """Return where a bag goes that was given no folder."""
     return Path('runs/bags') / time.strftime('%Y%m%d_%H%M%S')
+
+
+def bag_of(word: str) -> Path | None:
+    """Return the folder that the launch argument `record` asks for."""
+    if word.lower() in ('', 'false'):
+        return None
+    return dated_bag() if word.lower() == 'true' else Path(word)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup(PlantOptions, ControllerOptions):
+    """What is to run."""
+
+    namespace: str = option('', 'of all nodes and topics', default_help='none')
+    params_file: Path | None = option(
+        None,
+        'a YAML file of ROS parameters; the simulated episode, and options other than their '
+        'defaults, overrule it',
+        metavar='FILE',
+    )
+    record: Path | str | None = option(
+        None,
+        'record everything into a bag; the launch file also takes true, for runs/bags/DATE_TIME',
+        metavar='BAG',
+        launch_default='false',
+        read=bag_of,
+    )
+    log_level: str = option('info', 'debug, info, warn or error')
+
+    @property
+    def robot_payload_kg(self) -> float:
+        """What a simulated robot carries."""
+        return PAYLOAD_KG if self.payload_kg is None else self.payload_kg
+
+    def episode(self) -> Episode:
+        """Return the episode that plant and reference are set to."""
+        task = load_settings().plant.task
+        return draw_evaluation(task, self.seed, self.robot_payload_kg, 1, self.tau_z_s).of_arm(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest(Setup):
+    """What is to run, for how long, and who may reach it: `metactl up` and the launch file."""
+
+    duration_s: float = option(
+        0.0, 'end after so many seconds; 0: never', name='duration', metavar='S'
+    )
+    loopback: bool = option(True, 'keep all traffic on this machine')
 
 
 def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
@@ -112,8 +112,9 @@ def _plant_parameters(setup: Setup) -> dict[str, object]:
             f'joint_prefix: the simulated robot has none, found {setup.joint_prefix!r}; give '
             'an arm_file with other joint names, or choose plant none.'
         )
-    names = ('plant', 'tau_z_s', 'payload_kg', 'seed', 'lockstep')
+    names = ('plant', 'tau_z_s', 'seed', 'lockstep')
     parameters: dict[str, object] = {name: getattr(setup, name) for name in names}
+    parameters['payload_kg'] = setup.robot_payload_kg
     if setup.arm_file:
         parameters['arm_file'] = setup.arm_file
     if setup.faults:
@@ -124,24 +125,19 @@ def _plant_parameters(setup: Setup) -> dict[str, object]:
 
 def _controller_parameters(setup: Setup) -> dict[str, object]:
     usual = defaults_of('controller_node.yaml')
+    given = {name: getattr(setup, name) for name in options_of(ControllerOptions)}
+    is_open = {'autostart': setup.autostart is None, 'reference': not setup.reference}
     parameters: dict[str, object] = {
-        name: getattr(setup, name)
-        for name in (
-            *('controller', 'policy', 'policy_sha256', 'classical_file', 'arm_file'),
-            *('controller_file', 'joint_prefix', 'shadow'),
-        )
-        if getattr(setup, name) != usual[name]
+        name: value
+        for name, value in given.items()
+        if name != 'payload_kg' and not is_open.get(name, value == usual[name])
     }
-    if setup.reference:
-        parameters['reference'] = setup.reference
-    if setup.autostart is not None:
-        parameters['autostart'] = setup.autostart
     if setup.lockstep:
         parameters['use_sim_time'] = True
     if setup.plant != 'none':
         parameters |= _episode_parameters(setup)
-    elif setup.payload_estimate_kg is not None:
-        parameters['payload_kg'] = setup.payload_estimate_kg
+    elif setup.payload_kg is not None:
+        parameters['payload_kg'] = setup.payload_kg
     return parameters
 
 
@@ -181,7 +177,9 @@ def _episode_parameters(setup: Setup) -> dict[str, object]:
             f'robot of {setup.tau_z_s:g} s; leave tau_z out, or use python -m training.evaluate.'
         )
     parameters: dict[str, object] = {
-        'payload_kg': setup.payload_kg if knows_truth else float(episode.payload_estimate_kg),
+        'payload_kg': setup.robot_payload_kg
+        if knows_truth
+        else float(episode.payload_estimate_kg),
         'sinusoid.amplitude_rad': episode.reference.amplitude_rad.tolist(),
         'sinusoid.omega_radps': episode.reference.omega_radps.tolist(),
         'sinusoid.phase_rad': episode.reference.phase_rad.tolist(),

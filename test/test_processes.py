@@ -33,7 +33,7 @@ EPISODE = {
     [
         ({}, {}),
         ({'lockstep': True}, {'use_sim_time': True}),
-        ({'payload_estimate_kg': 0.75}, {'payload_kg': 0.75}),
+        ({'payload_kg': 0.75}, {'payload_kg': 0.75}),
         ({'controller': 'oracle', 'tau_z_s': 5.0}, {'controller': 'oracle'}),
         (
             {'policy': 'some.metactl', 'policy_sha256': 'ab', 'classical_file': 'some.yaml'},

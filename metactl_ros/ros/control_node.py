@@ -7,12 +7,11 @@ front's requests; all leave things for the control thread to pick up. It has no 
 nobody on the network can make it work: what rclpy makes of a large request stops every thread.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 import json
 from pathlib import Path
 import time
-from types import SimpleNamespace
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
@@ -153,7 +152,7 @@ class ControlNode(Node):
         self._give_back()  # of a configuration that failed half-way
         self.last_error = ''
         arm = load_arm(_path(values['arm_file']))
-        values = parameters.read(_Told(values), len(arm.joint_names))
+        parameters.require_sound(values, len(arm.joint_names))
         controller = load_file(
             ControllerSettings, _path(values['controller_file']), 'controller.yaml'
         )
@@ -342,17 +341,6 @@ class ControlNode(Node):
         level = DiagnosticStatus.OK if latency.is_good else DiagnosticStatus.WARN
         array.status.append(status(f'{name}: state latency', level, latency.text, latency.values))
         self._diagnostics.publish(array)
-
-
-class _Told:
-    """Values in the guise of a node that has them as parameters."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def get_parameter(self, name: str) -> SimpleNamespace:
-        """Return a parameter."""
-        return SimpleNamespace(value=self._values[name])
 
 
 def _path(text: str) -> Path | None:

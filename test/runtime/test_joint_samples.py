@@ -292,13 +292,13 @@ def test_every_parameter_has_one_default_and_it_lies_within_its_bounds(file):
 
 
 def test_the_defaults_are_valid_for_two_joints():
-    assert parameters.read(FakeNode(), 2) == parameters.defaults_of('controller_node.yaml')
+    parameters.require_sound(parameters.defaults_of('controller_node.yaml'), 2)
 
 
 @pytest.mark.parametrize('name', ['controller', 'reference'])
 def test_a_choice_that_is_none_is_refused_with_the_choices(name):
     with pytest.raises(ConfigError, match=rf"{name}: expected one of \('.*found 'polcy'"):
-        parameters.read(FakeNode(**{name: 'polcy'}), 2)
+        parameters.require_sound(FakeNode(**{name: 'polcy'}).values, 2)
 
 
 @pytest.mark.parametrize('name', ['amplitude_rad', 'omega_radps', 'phase_rad'])
@@ -306,7 +306,7 @@ def test_a_choice_that_is_none_is_refused_with_the_choices(name):
 def test_a_sinusoid_that_is_not_finite_or_not_per_joint_is_refused(name, value):
     expected = rf'sinusoid\.{name}: expected 2 finite numbers, one per joint, found \['
     with pytest.raises(ConfigError, match=expected):
-        parameters.read(FakeNode(**{f'sinusoid__{name}': value}), 2)
+        parameters.require_sound(FakeNode(**{f'sinusoid__{name}': value}).values, 2)
 
 
 @pytest.mark.ros
