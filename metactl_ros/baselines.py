@@ -83,7 +83,7 @@ class ControllerSpec:
     @property
     def knows_plant(self) -> bool:
         """Whether it is given what no sensor measures, so that it fits one payload alone."""
-        return self.name == ORACLE
+        return self.baseline is not None and self.name == ORACLE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

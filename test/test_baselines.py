@@ -11,8 +11,10 @@ from metactl_ros.baselines import (
     Baselines,
     CLASSICAL,
     constant_policy,
+    ControllerSpec,
     load_baselines,
     load_classical,
+    load_spec,
     make_classical,
     observer_gains,
     on_observer,
@@ -35,7 +37,7 @@ CONTROLLER = without_warmup(SETTINGS.controller)
 PAYLOADS_KG = (0.0, 0.75, 1.5)
 
 
-def test_every_rival_has_a_name_and_every_name_a_rival():
+def test_every_baseline_has_a_name_and_every_name_a_baseline():
     assert [field.name for field in fields(Baselines)] == list(BASELINES)
     assert CLASSICAL[0] == 'ct'
     assert CLASSICAL[1:] == BASELINES
@@ -56,7 +58,7 @@ def test_every_classical_controller_loads_and_proposes_the_gains_of_its_file(nam
     assert replace(controller, gain_box=CONTROLLER.gain_box, estimator=None) == CONTROLLER
 
 
-def test_the_estimator_of_a_rival_is_that_of_its_name():
+def test_the_estimator_of_a_baseline_is_that_of_its_name():
     for name in ('momentum_observer', 'lugre_observer', 'slotine_li'):
         estimator = getattr(load_baselines(), name).estimator
         assert getattr(estimator, name) is not None
@@ -114,7 +116,12 @@ def test_the_oracle_of_a_robot_knows_its_payload_and_the_shipped_plant():
     assert classical.controller.estimator == EstimatorSettings(oracle=truth)
 
 
-def test_a_file_of_rivals_is_read_in_place_of_the_shipped_one(tmp_path):
+def test_only_the_oracle_knows_its_plant_and_not_a_run_of_that_name(tmp_path):
+    assert [name for name in CLASSICAL if load_spec(name).knows_plant] == ['oracle']
+    assert not ControllerSpec('oracle', learned=tmp_path / 'oracle').knows_plant
+
+
+def test_a_file_of_baselines_is_read_in_place_of_the_shipped_one(tmp_path):
     path = tmp_path / 'mine.yaml'
     entry = '{theta: [20, 20, 2, 2, 0, 0, 0, 0]}'
     path.write_text('\n'.join(f'{name}: {entry}' for name in BASELINES))
@@ -184,7 +191,7 @@ def errors_of(name):
 
 
 @pytest.mark.parametrize('name', BASELINES)
-def test_every_rival_beats_the_fixed_gains_of_the_paper(name):
+def test_every_baseline_beats_the_fixed_gains_of_the_paper(name):
     assert np.all(errors_of(name) < errors_of('ct'))
 
 
