@@ -127,7 +127,7 @@ StateGate._out_of_step = StateGate._note_lost = lambda *_: None
 HEARS_EVERYBODY = """
 from metactl_ros.runtime.sources import Contradictions, Lines, SourceWatch
 Contradictions.are_there = Lines.are_several = lambda *_: False
-Lines.hear = lambda *_: True
+Lines.receive = lambda *_: True
 SourceWatch.look = lambda *_: None
 """
 JOINS_IN = """

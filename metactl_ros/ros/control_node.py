@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The node that controls: it hears joint states and publishes, and answers nobody but its front.
+"""The node that controls: it receives joint states, publishes, and answers only its front.
 
 Joint states have a thread of their own (`subscriptions.py`), control has one, and so have the
-front's requests; all leave things for the control thread to pick up. It has no service, so that
-nobody on the network can make it work: what rclpy makes of a large request stops every thread.
+front's requests; all leave things for the control thread to pick up. It has no service, so that no
+request of the network can slow it: what rclpy makes of a large one stops every thread.
 """
 
 from collections.abc import Callable
@@ -135,7 +135,7 @@ class ControlNode(Node):
             self._front_code = code
 
     def _answer(self, what: str, fields: Fields, data: bytes) -> Fields:
-        """Do what the front asks for, and return what became of it; errors are told by it."""
+        """Do what the front asks for, and return what became of it; the front logs errors."""
         if what in ('enable', 'reset_fault', 'clear_context'):
             answer: Answer = getattr(self._desk, what)(**fields)
             return answer._asdict()
@@ -180,24 +180,24 @@ class ControlNode(Node):
     def _choose(
         self, values: dict[str, Any], arm: Arm, robot: ControllerSettings
     ) -> tuple[Policy | None, ControllerSettings]:
-        """Return the policy and its settings, and remember what to tell of them."""
+        """Return the policy and its settings, and remember what is published of them."""
         name, file = values['controller'], _path(values['classical_file'])
         self._facts: dict[str, object] = {'controller': name}
-        self._told: dict[str, str] = {}
+        self._recorded: dict[str, str] = {}
         if name == 'policy':
             path = policy_file(values['policy']) if values['policy'] else shipped_policy()
             bundle = load_learned(path, arm, robot, sha256=values['policy_sha256'])
             self._facts |= {'bundle': path.name, 'bundle sha256': bundle.sha256}
             if bundle.controller.estimator is not None:
                 recorded = RecordedController.of(bundle.controller, None)
-                self._told[SETTINGS] = recorded.to_json()
+                self._recorded[SETTINGS] = recorded.to_json()
             return bundle.policy, bundle.controller
         controller, policy = load_classical(name, robot, file, float(values['payload_kg']))
         if policy is not None:
             self._facts |= {} if file is None else {'classical file': file.name}
             anything = np.zeros((1, 1))  # it proposes the same whatever it sees
             recorded = RecordedController.of(controller, policy(anything))
-            self._told[SETTINGS] = recorded.to_json()
+            self._recorded[SETTINGS] = recorded.to_json()
         return policy, controller
 
     def _connect(self, controller: ControllerSettings) -> None:
@@ -209,7 +209,7 @@ class ControlNode(Node):
         ]
         self._bundle = self._publisher(String, '~/bundle', LATCHED)
         # What a bag needs to be understood.
-        facts = {**self._facts, **self._told, 'parameters': self._values}
+        facts = {**self._facts, **self._recorded, 'parameters': self._values}
         self._bundle.publish(String(data=json.dumps(facts, default=list)))
         clock = None if self._uses_sim_time else self._wall_ns
         self._sender = CommandSender(self._joints, clock, self.get_logger().error)
@@ -257,7 +257,7 @@ class ControlNode(Node):
         self._receiver = StateReceiver(self._states, self.context, self._intake.receive, below)
         self._supervisor.begin(thread, self._joints, commands=not values['shadow'])
         self._thread = thread
-        if not self._is_ending:  # from here on whoever ends sees the thread, and stops it
+        if not self._is_ending:  # from here on the end of the node stops the thread
             thread.start()
             self._receiver.start()
         self._lifecycle = 'active'

@@ -51,11 +51,11 @@ TOPICS = (
     '~/bundle',
     '/diagnostics',
 )
-"""What the process that controls hears and publishes; remappings are the front's to know."""
+"""What the process that controls receives and publishes; the front knows the remappings."""
 LOAD_WITHIN_S, CHANGE_WITHIN_S, ANSWER_WITHIN_S = 120.0, 10.0, 2.0
 """How long the process that controls may take: to configure, to change its state, to answer."""
 MOST_TEXT = 8192
-"""Characters of an error that are told; of a longer one the last."""
+"""Characters of an error that are passed on; of a longer one the last."""
 POINTS_PER_S, POINTS_AT_ONCE, POINTS_FOR_EACH = 10_000, 4_000, 20
 """Of trajectories that are passed on: a short one 100 times a second, the longest 5 times."""
 PAYLOADS_PER_S = 100
@@ -100,7 +100,7 @@ class ControllerNode(LifecycleNode):
     def say_error(self, text: str) -> None:
         """Put an error into the log and into the diagnostics."""
         self.get_logger().error(text)
-        with suppress(LinkError):  # whoever would publish it is gone
+        with suppress(LinkError):  # the process that would publish it is gone
             self._ask('note_error', text=text[-MOST_TEXT:])
 
     def start(self) -> bool:
@@ -123,11 +123,14 @@ class ControllerNode(LifecycleNode):
         values = {name: self.get_parameter(name).value for name in parameters.CONTROLLER}
         uses_sim_time = self.get_parameter('use_sim_time').value
         self._ask('configure', LOAD_WITHIN_S, values=values, uses_sim_time=uses_sim_time)
-        heard = [self.create_subscription(Float64, '~/payload', self._on_payload, RELIABLE)]
+        wanted: list[tuple[Any, str, Callable[..., None], bool]]
+        wanted = [(Float64, '~/payload', self._on_payload, False)]
         if values['reference'] == 'trajectory':
-            trajectory = (JointTrajectory, '~/joint_trajectory', self._on_trajectory, RELIABLE)
-            heard.append(self.create_subscription(*trajectory, raw=True))  # read after its size
-        self._owned += [(self.destroy_subscription, one) for one in heard]
+            # As bytes: it is read only after its size.
+            wanted.append((JointTrajectory, '~/joint_trajectory', self._on_trajectory, True))
+        for kind, topic, callback, is_raw in wanted:
+            made = self.create_subscription(kind, topic, callback, RELIABLE, raw=is_raw)
+            self._owned.append((self.destroy_subscription, made))
         for kind, name, answer in (
             (SetBool, '~/enable', self._on_enable),
             (Trigger, '~/reset_fault', self._on_reset_fault),
@@ -266,7 +269,7 @@ class FrontProcess:
         """Wait for its first words: name and namespace, and what its topics are called.
 
         Raises:
-            FrontError: If it ended instead; it has told why.
+            FrontError: If it ended instead; it has logged why.
         """
         packet = self.link.receive()
         if packet is None:

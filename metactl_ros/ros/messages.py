@@ -196,7 +196,7 @@ class CommandSender:
         Args:
             joint_names: Of the arm, in its order.
             now_ns: The wall clock; None in simulated time.
-            complain: Is told once of each thing that is wrong with the clock.
+            complain: Logs, once each, what is wrong with the clock.
         """
         self._joints, self._now_ns, self._complain = joint_names, now_ns, complain
         self._complaints: set[str] = set()

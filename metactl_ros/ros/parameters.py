@@ -54,7 +54,7 @@ CONTROLLER = {
     'sinusoid.omega_radps': Meaning('rad/s, one per joint'),
     'sinusoid.phase_rad': Meaning('rad, one per joint'),
     'state_timeout_s': Meaning('a joint state older than this is stale: BLIND', (0.005, 10.0)),
-    'inference_budget_s': Meaning('a slower policy is not heard: FALLBACK', (1e-4, 1.0)),
+    'inference_budget_s': Meaning('a slower policy is late: FALLBACK', (1e-4, 1.0)),
     'state_lead_s': Meaning('how long before a tick its joint state should come', (0.0, 0.005)),
     'realtime_priority': Meaning(
         'SCHED_FIFO priority, and no core sleeps, where permitted; 0: neither', (0, 99)
@@ -97,6 +97,8 @@ def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
     from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
     from rclpy.exceptions import ParameterException
 
+    from metactl_ros.ros.subscriptions import parameter_overrides
+
     defaults = defaults_of(file)
     for name, (description, bounds, is_fixed, default) in meanings.items():
         about = ParameterDescriptor(description=description, read_only=is_fixed)
@@ -109,14 +111,14 @@ def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
             node.declare_parameter(name, defaults[name] if default is None else default, about)
         except ParameterException as error:
             raise ConfigError(f'parameter {name}: {error}') from None
-    for name in set(node._parameter_overrides) - set(meanings):  # there is no public list
+    for name in parameter_overrides(node) - set(meanings):
         near = difflib.get_close_matches(name, meanings, n=1, cutoff=0.8)
         if near:
             raise ConfigError(f'parameter {name}: unknown; did you mean {near[0]!r}?')
 
 
 def require_files(node: Any) -> None:
-    """Refuse the name of a file that does not exist, before anybody relies on it.
+    """Refuse the name of a file that does not exist, before anything relies on it.
 
     Raises:
         ConfigError: With the name of the parameter.

@@ -145,7 +145,7 @@ class PlantNode(Node):
         return faults
 
     def _run(self, robot: FreeRunningRobot) -> None:
-        """Step in real time until told to end; whatever goes wrong ends the process."""
+        """Step in real time until the end; whatever goes wrong ends the process."""
         try:
             self._is_realtime = become_realtime(self._value('realtime_priority'))
             while not self._is_ending:
@@ -166,11 +166,12 @@ class PlantNode(Node):
             set_stamp(clock.clock, stamp_ns)
             self._clocks.publish(clock)
         faults = self._suffer(reading)
-        told = self._line.apply(
+        measured = self._line.apply(
             StateMessage(stamp_ns, names, reading.measured, reading.effort_nm), faults
         )
         truth = StateMessage(stamp_ns, names, reading.truth, reading.memory_nm)
-        for publisher, said in (*((self._states, each) for each in told), (self._truths, truth)):
+        sent = [*((self._states, one) for one in measured), (self._truths, truth)]
+        for publisher, said in sent:
             state = said.state
             fields = {
                 'position': state.q_rad,
@@ -183,7 +184,7 @@ class PlantNode(Node):
             self._brakings.publish(Bool(data=reading.is_braking))
 
     def _suffer(self, reading: Reading) -> tuple[Fault, ...]:
-        """Return the faults that are on, after they were told and put upon the plant."""
+        """Return the faults that are on, after they were published and applied to the plant."""
         with self._lock:
             faults, was_on = self._schedule.active(reading.driven_ns), bool(self._faults)
             if faults or was_on:

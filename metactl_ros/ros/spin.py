@@ -44,7 +44,7 @@ LAST_CALLBACK_S = 0.1, 1.0
 class Spinner(threading.Thread):
     """Spins an executor until stopped, or until it cannot wait any more.
 
-    What a callback raises is told and does not end it: nobody may stop an arm by sending nonsense.
+    What a callback raises is logged and does not end it: no message may stop an arm.
     """
 
     def __init__(self, executor: Any, say_error: Callable[[str], None]) -> None:
@@ -80,7 +80,7 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
     """Make a node, start it, spin until asked to end, and return its exit code.
 
     A node has `start() -> bool`, `stop_control()`, `exit_code`, which ends the run if it is not
-    zero, and `say_error(text)`, which hears what its callbacks raise.
+    zero, and `say_error(text)`, which is given what its callbacks raise.
     """
     must_end = False
 
@@ -140,29 +140,29 @@ MOST_LABEL = 100
 """Characters of the name of a transition."""
 MOST_REASON = 500
 """Characters of a reason."""
-MOST_TOLD = 10
+MOST_LOGGED = 10
 """Refusals put into the log within a second, so that asking nonsense does not keep a node busy."""
 Callback = Callable[[Any, Any], Any]
 
 
 def answer_always(node: Any) -> None:
     """Let each service that a node of rclpy has now answer what its callback raises on."""
-    told = _Told(node.get_logger().warning)
+    log = _RefusalLog(node.get_logger().warning)
     services = list(node.services)
     states = [service.callback for service in services if service.srv_type is GetState]
     for service in services:
         honest = _only_usual(service.callback, node.has_parameter)
         name = service.srv_name.rpartition('/')[2]
         if service.srv_type is SetParameters:
-            service.callback = _each_alone(honest, name, told)
+            service.callback = _each_alone(honest, name, log)
         elif service.srv_type is ChangeState:
-            service.callback = _answered(honest, name, told, _from_state(*states))
+            service.callback = _answered(honest, name, log, _from_state(*states))
         else:
-            service.callback = _answered(honest, name, told)
+            service.callback = _answered(honest, name, log)
 
 
-class _Told:
-    """Tells refusals, at most so many within a second."""
+class _RefusalLog:
+    """Logs refusals, at most so many within a second."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -172,16 +172,16 @@ class _Told:
         second = int(time.monotonic())
         self._count = self._count + 1 if second == self._second else 1
         self._second = second
-        if self._count < MOST_TOLD:
+        if self._count < MOST_LOGGED:
             self._say(text)
-        elif self._count == MOST_TOLD:
+        elif self._count == MOST_LOGGED:
             self._say(f'{text} Others that come within this second are not told.')
 
 
 def _answered(
     honest: Callback,
     name: str,
-    told: _Told,
+    log: _RefusalLog,
     explain: Callable[[Any, str], str] = lambda _, reason: reason,
 ) -> Callback:
     """Return a callback that answers with a refusal where another would raise."""
@@ -191,17 +191,17 @@ def _answered(
             return honest(request, response)
         except Exception as error:
             reason = explain(request, _reason(error))
-            told(f'{name}: refused: {reason}')
+            log(f'{name}: refused: {reason}')
             return _refusal(type(response)(), reason)
 
     return answer
 
 
-def _each_alone(honest: Callback, name: str, told: _Told) -> Callback:
+def _each_alone(honest: Callback, name: str, log: _RefusalLog) -> Callback:
     """Return a callback that sets each parameter, whether or not the others can be set."""
 
     def refused(parameter: Any, reason: str) -> Any:
-        told(f'{name}: {shown(parameter.name)} refused: {reason}')
+        log(f'{name}: {shown(parameter.name)} refused: {reason}')
         return SetParametersResult(successful=False, reason=reason)
 
     def answer_one(parameter: Any) -> Any:
@@ -216,7 +216,7 @@ def _each_alone(honest: Callback, name: str, told: _Told) -> Callback:
         count = len(request.parameters)
         if count > MOST_PARAMETERS:
             reason = f'expected at most {MOST_PARAMETERS} parameters, found {count}'
-            told(f'{name}: refused: {reason}')
+            log(f'{name}: refused: {reason}')
             response.results = [SetParametersResult(successful=False, reason=reason)]
         else:
             response.results = [answer_one(parameter) for parameter in request.parameters]

@@ -11,8 +11,8 @@ Python. Python runs one thread at a time, so what is left of that when a tick be
 tick. The wait set of a `StateReceiver` has one subscription, is kept, and needs far less; and no
 service, parameter or report can hold up a state. `rclpy.wait_for_message` waits in the same way.
 
-rclpy has no public call to take a message, nor a public wait set: all use of its inner names is
-here.
+rclpy has no public call to take a message, to wait for one subscription alone, nor to list the
+parameters that were given to a node: all use of its inner names is here.
 """
 
 from collections.abc import Callable
@@ -77,6 +77,11 @@ def take(subscription: Any) -> tuple[Any, dict[str, int]] | None:
     return taken
 
 
+def parameter_overrides(node: Node) -> set[str]:
+    """Return the names of the parameters that a node was started with, declared or not."""
+    return set(node._parameter_overrides)
+
+
 def _never(_: Any) -> None:
     raise AssertionError('an executor took a message from a subscription that is not its own')
 
@@ -105,7 +110,7 @@ class StateReceiver(threading.Thread):
         self.error: str | None = None
         """Why the thread ended, if it was not asked to."""
         while take(subscription) is not None:
-            pass  # it came before anybody wanted it, who knows when
+            pass  # it came before it was wanted, at an unknown time
 
     def stop(self) -> None:
         """Ask for the end and wait for it."""

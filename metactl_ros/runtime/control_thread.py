@@ -42,7 +42,7 @@ GRACE_S = 0.003
 """How long a late tick waits for a state if there is none: who overslept cannot say that others
 were silent. A machine that stood still brings state and tick at the same moment."""
 LOOK_S, HANGS_AFTER = 0.01, 100
-"""How often somebody looks whether ticks go on, and after how many looks in vain they never will:
+"""How often the watch looks whether ticks go on, and after how many looks in vain they never will:
 a second in which this process runs, whatever time passes while it is stopped."""
 HIGHEST_PRIORITY = 99
 SLACK = 1e-9
@@ -137,7 +137,7 @@ class ControlThread(threading.Thread):
         """Whether it is this thread's turn, and not that of the clock or of the robot."""
         self._sending = threading.Lock()
         self._was_replaced = False
-        """Whether somebody stood in for a tick, and the loop does not know."""
+        """Whether another thread sent for a tick, and the loop does not know."""
         self.num_stand_ins = 0
         """Commands that another thread sent because a tick hung."""
         self._is_given_up, self._is_over = False, threading.Event()
@@ -324,7 +324,7 @@ class ControlThread(threading.Thread):
     def _is_outdated(self, tick: Tick) -> bool:
         """Return whether the thread stood still while it decided, so that the next tick is blind.
 
-        A robot that has braked meanwhile should not be told what was right before; a torque that
+        A robot that has braked meanwhile should not get what was right before; a torque that
         fades, or zero, is right at any time.
         """
         if self._timing.ticks_on_states or tick.mode >= Mode.BLIND:

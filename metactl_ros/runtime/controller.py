@@ -151,7 +151,7 @@ class Controller:
             arm: The model of the robot.
             settings: Of the loop; the warm-up is made to last for a full window.
             policy: None for the nominal gains.
-            inference_budget_ns: A policy that takes longer is late, and not heard.
+            inference_budget_ns: A policy that takes longer is late: FALLBACK.
         """
         self.loop = ControlLoop(arm, with_full_window(settings))
         self._policy, self._inference_budget_ns = policy, inference_budget_ns
@@ -277,7 +277,7 @@ class LiveController(Controller):
             policy: None for the nominal gains.
             reference: What to follow.
             requests: Of the operator; read once per tick.
-            inference_budget_ns: A policy that takes longer is late, and not heard.
+            inference_budget_ns: A policy that takes longer is late: FALLBACK.
         """
         super().__init__(arm, settings, policy, inference_budget_ns)
         self.reference, self.requests = reference, requests

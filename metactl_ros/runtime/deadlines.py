@@ -81,7 +81,7 @@ class Deadlines:
     def begin_tick(self, now_ns: int) -> int:
         """Note that the tick due now begins; return its lateness, ns.
 
-        What was missed is not made up for: a burst of ticks would help nobody.
+        What was missed is not made up for: a burst of ticks would not help.
         """
         if not self.num_ticks:
             self._first_ns = now_ns

@@ -3,9 +3,9 @@
 """Lets Ctrl-C wait where it must not strike.
 
 As an exception it may come between any two instructions. Between the start of a process and
-writing it down, nobody would end that process; within rclpy's native code the exception is lost or
-turned into another. Python's handlers are exchanged rather than the signals blocked, because a
-process started meanwhile would inherit the blocking.
+writing it down, it would leave that process running; within rclpy's native code the exception is
+lost or turned into another. Python's handlers are exchanged rather than the signals blocked,
+because a process started meanwhile would inherit the blocking.
 """
 
 from collections.abc import Iterator

@@ -60,7 +60,7 @@ def read_joint_state(message: Any, joint_names: Sequence[str]) -> JointSample:
 def effort_doubt(
     sample: JointSample, largest_nm: Sequence[float], joint_names: Sequence[str]
 ) -> str:
-    """Return why the efforts of a sample are not to be believed, nothing if they may be.
+    """Return why the efforts of a sample cannot be right, nothing if they may be.
 
     One joint beyond its limit is enough to doubt all: who reports currents does so for every one.
     """

@@ -6,8 +6,8 @@
     the fields                           JSON
     the data                             bytes as they came, of a trajectory
 
-One side asks, the other answers each request in turn. Nothing but plain data crosses: whoever asks
-over the network cannot make the process that controls do more than read a few kilobytes.
+One side asks, the other answers each request in turn. Nothing but plain data crosses: no request
+of the network can make the process that controls do more than read a few kilobytes.
 """
 
 from collections.abc import Callable
@@ -82,7 +82,7 @@ class Link:
         return Packet(fields, data)
 
     def close(self) -> None:
-        """Let go: the other side receives None, and so does whoever waits here."""
+        """Close: the other side receives None, and so does a thread that waits here."""
         with suppress(OSError):  # the other side was first
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
@@ -141,7 +141,7 @@ class Asker(threading.Thread):
                 except Empty:
                     raise LinkError(f'{what}: no answer within {timeout_s:g} s.') from None
             if answer is None:
-                self._answers.put(None)  # for whoever asks next
+                self._answers.put(None)  # for the next request
                 raise LinkError(f'{what}: the process that controls is gone.')
         if (error := answer.get('error')) is not None:
             raise LinkError(str(error))
@@ -170,7 +170,7 @@ class Answerer(threading.Thread):
                     answer = self._answer(what, fields, packet.data)
                 except MetactlError as error:
                     answer = {'error': str(error)}
-                except Exception as error:  # whatever it is, who asked is told
+                except Exception as error:  # whatever it is, the other side gets it
                     answer = {'error': f'{what}: {error!r}'}
                 self._link.send(Packet({**answer, 'number': number}))
         except LinkError:

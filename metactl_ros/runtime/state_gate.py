@@ -53,7 +53,7 @@ SPEED_TOLERANCE = 2.0
 ADOPT_AFTER = 10
 """Refused states in a row, each in step with the one before, that begin a new timeline."""
 DRIFTS_AFTER_NS = NANOSECONDS_PER_SECOND
-"""For so long no stamp can be believed before the clock is called drifting."""
+"""For so long no stamp is accepted before the clock is called drifting."""
 DRIFTS_WITH, DRIFTS_WITHIN_NS = 3, 10 * NANOSECONDS_PER_SECOND
 """So many new timelines because of stamps, within so long, are a drift as well."""
 DISTRUSTED = 'distrusted stamps'
@@ -104,7 +104,7 @@ class StateGate:
             received_ns: When it came, on the steady clock.
         """
         if self._clock is not None:
-            self._clock.hear(received_ns)
+            self._clock.note_arrival(received_ns)
         if self._last is None:
             self._offset_ns = sample.stamp_ns
             return self._accept(sample, received_ns)
@@ -154,7 +154,7 @@ class StateGate:
         return False
 
     def _note_lost(self, received_ns: int) -> None:
-        """Notice how long no stamp could be believed."""
+        """Notice how long no stamp was accepted."""
         if self._lost_ns is None:
             self._lost_ns = received_ns
         elif received_ns - self._lost_ns >= DRIFTS_AFTER_NS:
@@ -166,7 +166,7 @@ class StateGate:
         self._is_distrusted = True
 
     def _has_kept_pace(self, received_ns: int) -> bool:
-        """Return whether the refused states that agree do so for long enough to be believed."""
+        """Return whether the refused states that agree do so for long enough to be accepted."""
         return not self._is_distrusted or received_ns - self._first_refused[1] >= DRIFTS_AFTER_NS
 
     def _goes_on_from_leap(self, sample: JointSample, received_ns: int) -> bool:
@@ -243,8 +243,8 @@ class StampClock:
         self._heard_ns: int | None = None
         self._spacing_ns = float(period_ns)
 
-    def hear(self, received_ns: int) -> None:
-        """Note that a state came, whether or not it will be believed."""
+    def note_arrival(self, received_ns: int) -> None:
+        """Note that a state came, whether or not it will be accepted."""
         if self._heard_ns is not None:
             gap_ns = received_ns - self._heard_ns
             usual_ns = max(self._spacing_ns, self._period_ns)
@@ -258,7 +258,7 @@ class StampClock:
             self._blocks.popleft()
 
     def is_behind(self, delay_ns: int, received_ns: int) -> bool:
-        """Return whether a state that was heard came too late, or its stamp is too old."""
+        """Return whether a state that has arrived came too late, or its stamp is too old."""
         allowed_ns = self._tolerance_ns + sum(length_ns for _, length_ns in self._silences)
         return any(
             delay_ns - least_ns > allowed_ns + DRIFT * (received_ns - at_ns)
@@ -266,7 +266,7 @@ class StampClock:
         )
 
     def is_ahead(self, delay_ns: int, received_ns: int) -> bool:
-        """Return whether the stamp of a state that was heard is too new."""
+        """Return whether the stamp of a state that has arrived is too new."""
         if not self._blocks:
             return False
         early = [block[1:] for block in self._blocks if block[0] <= received_ns - SPAN_NS // 2]
@@ -281,7 +281,7 @@ class StampClock:
         return abs(delay_ns - other[0]) <= allowed_ns
 
     def note(self, delay_ns: int, received_ns: int) -> None:
-        """Learn from a state that is believed."""
+        """Learn from a state that is accepted."""
         begin_ns, least_ns, _ = self._blocks[-1] if self._blocks else (-BLOCK_NS, 0, 0)
         if not self._blocks or received_ns - begin_ns >= BLOCK_NS:
             self._blocks.append((received_ns, delay_ns, received_ns))

@@ -81,7 +81,7 @@ MOST_LATENCY_MS = 1000.0
 
 
 class Finding(NamedTuple):
-    """What is to be told of the latency."""
+    """What is reported of the latency."""
 
     is_good: bool
     text: str
@@ -159,10 +159,10 @@ class StateIntake:
         Args:
             arm: Whose joints are read.
             timing: Of the controller.
-            sources: Tells publishers apart.
+            sources: Keeps publishers apart.
             inbox: Where accepted states go.
-            control: Is told of faults.
-            complain: Is told what is wrong with a message.
+            control: Where faults go.
+            complain: Logs what is wrong with a message.
         """
         timeout_ns, self._is_simulated = timing.state_timeout_ns, timing.ticks_on_states
         self._gate = StateGate(arm, timing.period_ns, None if self._is_simulated else timeout_ns)
@@ -183,7 +183,7 @@ class StateIntake:
         """Take a JointState and what the middleware knows of it."""
         received_ns = time.monotonic_ns()
         lines = self._sources.lines
-        may_be_used = lines.hear(info['publication_sequence_number'], received_ns)
+        may_be_used = lines.receive(info['publication_sequence_number'], received_ns)
         if may_be_used:
             self._judge(message, received_ns)
         else:
@@ -212,7 +212,7 @@ class StateIntake:
                 self._control.report(cause)
         is_only_late = any(counts[name] > before[name] for name in NO_CONTRADICTION)
         contradicts = state is None and not is_only_late
-        self._sources.contradictions.hear(received_ns, contradicts=contradicts)
+        self._sources.contradictions.record(received_ns, contradicts=contradicts)
         if state is not None:
             effort_nm = None if doubt else sample.effort_nm
             self._inbox.put(Arrival(state, sample.stamp_ns, effort_nm, received_ns))
