@@ -120,9 +120,27 @@ def test_a_drift_that_goes_on_is_called_so_again_and_one_that_ends_is_forgiven()
         robot.shift_ns += 5 * PERIOD_NS
         robot.passes().says()
     assert robot.gate.counts['clock drifts'] == 2
-    assert robot.runs(ADOPT_AFTER + 1)[-1] is not None
+    assert robot.runs(101)[:95] == [None] * 95
     assert None not in robot.runs(400)
     assert robot.gate.counts['clock drifts'] == 2
+    robot.shift_ns += SECOND_NS  # and it may be set again, as any clock may
+    assert robot.runs(ADOPT_AFTER)[-1] is not None
+
+
+@pytest.mark.parametrize('pace', [0.3, 0.493, 0.692, 0.85, 1.3, 3.0, 20.0])
+def test_once_a_clock_drifts_no_state_is_believed_until_it_has_kept_pace_for_a_second(pace):
+    robot = Robot()
+    robot.runs(300)
+    begin_ns = BOOT_NS + robot.turn * PERIOD_NS
+    drifted = []
+    for turn in range(1, 1000):
+        found = robot.passes().says(begin_ns + round(pace * turn * PERIOD_NS))
+        drifted += [found] if robot.gate.counts['clock drifts'] else []
+    assert len(drifted) > 300
+    assert drifted == [None] * len(drifted)
+    robot.shift_ns += round((pace - 1.0) * 1000 * PERIOD_NS)
+    assert robot.runs(101)[:75] == [None] * 75  # the last of before may have agreed already
+    assert None not in robot.runs(200)
 
 
 def test_stamps_that_stick_are_a_drift_after_a_second():
@@ -165,8 +183,10 @@ def test_a_clock_may_be_set_twice_within_ten_seconds_but_not_thrice(
         assert robot.gate.counts['clock drifts'] == 0
         robot.shift_ns += jump_ns
         after = robot.runs(spacing_s * 100)
-        assert after[: ADOPT_AFTER - 1] == [None] * (ADOPT_AFTER - 1)
-        assert None not in after[ADOPT_AFTER - 1 :]
+        is_drift = number == 2 and num_drifts
+        num_refused = SECOND_NS // PERIOD_NS if is_drift else ADOPT_AFTER - 1
+        assert after[:num_refused] == [None] * num_refused
+        assert None not in after[num_refused:]
         assert robot.gate.counts['new timelines'] == number + 1
     assert robot.gate.counts['clock drifts'] == num_drifts
 

@@ -15,7 +15,9 @@ or it is another arm. Its states are believed again, as a new timeline or becaus
 could be there, but the leap is counted, and ends in a FAULT.
 
 Stamps that drift agree with nothing: if for a second none can be believed because of its stamp, or
-three new timelines were begun within ten seconds because of them, the clock does not fit.
+three new timelines were begun within ten seconds because of them, the clock drifts. From then on
+ten states do not do: only a second of stamps that keep pace begins a new timeline. Else a clock at
+half its pace would be believed for some states of every second, and a FAULT be reset with them.
 """
 
 from collections import Counter, deque
@@ -37,7 +39,8 @@ DRIFTS_AFTER_NS = NANOSECONDS_PER_SECOND
 """For so long no stamp can be believed before the clock is called drifting."""
 DRIFTS_WITH, DRIFTS_WITHIN_NS = 3, 10 * NANOSECONDS_PER_SECOND
 """So many new timelines because of stamps, within so long, are a drift as well."""
-OF_CLOCKS = ('old stamps', 'clock jumps')
+DISTRUSTED = 'distrusted stamps'
+OF_CLOCKS = ('old stamps', 'clock jumps', DISTRUSTED)
 """Objections to the stamp, not to what it belongs to."""
 IMPOSSIBLE = 'impossible motions'
 COUNTED = (
@@ -71,6 +74,8 @@ class StateGate:
         self._streak = 0
         self._lost_ns: int | None = None
         self._adopted_ns: deque[int] = deque(maxlen=DRIFTS_WITH)
+        self._is_distrusted = False
+        """Whether the clock drifted and has not kept pace for a second since."""
         self.counts = Counter(dict.fromkeys(COUNTED, 0))
         """How many were accepted, dropped on the way, and refused, by reason."""
 
@@ -95,13 +100,16 @@ class StateGate:
             self.counts['dropped'] += max(round(gap_ns / self._period_ns) - 1, 0)
             return self._accept(sample, received_ns)
         self.counts[objection] += 1
-        if self._clock is not None and objection in OF_CLOCKS:
-            self._note_lost(received_ns)
         self._streak = self._streak + 1 if self._agrees(sample, received_ns) else 1
         self._refused, self._refused_for = (sample, received_ns), objection
         if self._streak == 1:
             self._first_refused = (received_ns - sample.stamp_ns, received_ns)
-        if self._streak < ADOPT_AFTER:
+            if self._clock is not None and objection in OF_CLOCKS:
+                self._note_lost(received_ns)
+        if self._streak < ADOPT_AFTER or not self._has_kept_pace(received_ns):
+            return None
+        if self._is_set_too_often(received_ns, objection):
+            self._distrust()
             return None
         return self._adopt(sample, received_ns, objection)
 
@@ -115,12 +123,18 @@ class StateGate:
         self.counts['leaps'] += objection == IMPOSSIBLE
         if self._clock is not None:
             self._clock.restart()
-            if objection in OF_CLOCKS:
-                self._adopted_ns.append(received_ns)
-                is_full = len(self._adopted_ns) == DRIFTS_WITH
-                is_often = received_ns - self._adopted_ns[0] <= DRIFTS_WITHIN_NS
-                self.counts['clock drifts'] += is_full and is_often
         return self._accept(sample, received_ns)
+
+    def _is_set_too_often(self, received_ns: int, objection: str) -> bool:
+        """Notice how often new timelines are begun because of stamps."""
+        if self._is_distrusted:  # it has kept pace since: all is forgiven
+            self._is_distrusted = False
+            self._adopted_ns.clear()
+        elif self._clock is not None and objection in OF_CLOCKS:
+            self._adopted_ns.append(received_ns)
+            is_full = len(self._adopted_ns) == DRIFTS_WITH
+            return is_full and received_ns - self._adopted_ns[0] <= DRIFTS_WITHIN_NS
+        return False
 
     def _note_lost(self, received_ns: int) -> None:
         """Notice how long no stamp could be believed."""
@@ -128,7 +142,15 @@ class StateGate:
             self._lost_ns = received_ns
         elif received_ns - self._lost_ns >= DRIFTS_AFTER_NS:
             self._lost_ns = received_ns
-            self.counts['clock drifts'] += 1
+            self._distrust()
+
+    def _distrust(self) -> None:
+        self.counts['clock drifts'] += 1
+        self._is_distrusted = True
+
+    def _has_kept_pace(self, received_ns: int) -> bool:
+        """Return whether the refused states that agree do so for long enough to be believed."""
+        return not self._is_distrusted or received_ns - self._first_refused[1] >= DRIFTS_AFTER_NS
 
     def _goes_on_from_leap(self, sample: JointSample, received_ns: int) -> bool:
         """Return whether a state that is possible by now is where an impossible one led."""
@@ -149,7 +171,9 @@ class StateGate:
             return None
         if self._clock.is_behind(delay_ns, received_ns):
             return 'old stamps'
-        return 'clock jumps' if self._clock.is_ahead(delay_ns, received_ns) else None
+        if self._clock.is_ahead(delay_ns, received_ns):
+            return 'clock jumps'
+        return DISTRUSTED if self._is_distrusted else None
 
     def _objection(
         self, last: tuple[JointSample, int], sample: JointSample, received_ns: int

@@ -17,12 +17,12 @@ from metactl_ros.nodes.control_thread import ControlThread, Timing
 from metactl_ros.nodes.inbox import Arrival, Inbox
 from metactl_ros.nodes.joint_messages import effort_doubt, MessageError, read_joint_state
 from metactl_ros.nodes.sources import SourceWatch
-from metactl_ros.nodes.state_gate import StateGate
+from metactl_ros.nodes.state_gate import DISTRUSTED, StateGate
 from metactl_ros.nodes.state_latency import StateLatency
 
 REPORTED = {'clock drifts': Cause.CLOCK_MISMATCH, 'leaps': Cause.POSITION_LEAP}
 """What of a gate's counts only a reset forgives."""
-NO_CONTRADICTION = 'old stamps'
+NO_CONTRADICTION = ('old stamps', DISTRUSTED)
 """States that only come late, or twice, are refused and may yet be of the same arm."""
 
 
@@ -84,7 +84,8 @@ class StateIntake:
         for name, cause in REPORTED.items():
             if counts[name] > before[name]:
                 self._control.report(cause)
-        contradicts = state is None and counts[NO_CONTRADICTION] == before[NO_CONTRADICTION]
+        is_only_late = any(counts[name] > before[name] for name in NO_CONTRADICTION)
+        contradicts = state is None and not is_only_late
         self._sources.contradictions.hear(received_ns, contradicts=contradicts)
         if state is not None:
             effort_nm = None if doubt else sample.effort_nm
