@@ -114,6 +114,15 @@ def test_a_fault_is_not_left_while_its_cause_can_be_told(kind, left_s, passes):
     assert ('none of 1 was' if passes else f'in spite of {kind}') in verdict.found
 
 
+def test_a_controller_that_is_started_anew_leaves_no_fault():
+    span = Span(ScriptedFault(kind='clock_stick', at_s=2.0, for_s=3.0), 2.0, 5.0)
+    log = replace(in_mode(Mode.FAULT, 2.2, 3.5), spans=(span,))
+    assert not left_too_early(log).has_passed
+    first_ns = log.zero_ns + 3_502_000_000  # its first command, a moment after its first tick
+    assert left_too_early(replace(log, restarts_ns=(first_ns,))).has_passed
+    assert not left_too_early(replace(log, restarts_ns=(first_ns - 10**9,))).has_passed
+
+
 ROW = {'scenario': 'a', 'title': 'A title'} | measure(good_run())
 
 

@@ -14,7 +14,7 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.evaluation.invariants import Commands, States
 from metactl_ros.hil import command, timeline_plot
 from metactl_ros.hil.always import EARLY_ERROR_RAD, Verdict
-from metactl_ros.hil.believable import gaps_ns, Said
+from metactl_ros.hil.believable import believable, gaps_ns, Said
 from metactl_ros.hil.command import promise_of
 from metactl_ros.hil.judge import HOLDING_RADPS, judge, longest_stall_s
 from metactl_ros.hil.read_run import lost_processes
@@ -359,3 +359,24 @@ def test_the_timeline_is_drawn_with_each_mode_where_it_was(tmp_path, monkeypatch
     legend = band.get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ['NOMINAL', 'BLIND']
     assert [p.get_facecolor() for p in legend.get_patches()] == [before, blind]
+
+
+def test_states_that_led_to_a_new_timeline_could_be_believed_by_a_gate_that_began_elsewhere():
+    def state(number, stamp_ns):
+        stamp = SimpleNamespace(sec=stamp_ns // 10**9, nanosec=stamp_ns % 10**9)
+        message = SimpleNamespace(
+            header=SimpleNamespace(stamp=stamp),
+            name=['joint1', 'joint2'],
+            position=np.zeros(2),
+            velocity=np.zeros(2),
+            effort=np.zeros(2),
+        )
+        return Said(number * 10_000_000, number, message)
+
+    told = [state(k, 10**9 + k * 10_000_000) for k in range(1, 300)]
+    told += [state(k, 9 * 10**9 + k * 10_000_000) for k in range(300, 330)]  # its clock was set
+    topics = {'joint_states': told, 'controller/shield': [], 'controller/feedback': []}
+    assert believable(topics, ()).received_ns.tolist() == [entry.published_ns for entry in told]
+    single = [*told[:299], state(300, 9 * 10**9), *[state(k, k) for k in range(301, 330)]]
+    topics['joint_states'] = single
+    assert len(believable(topics, ()).received_ns) == 299

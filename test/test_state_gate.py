@@ -9,7 +9,7 @@ import pytest
 
 from metactl_ros.nodes.joint_messages import JointSample
 from metactl_ros.nodes.stamp_clock import SPAN_NS
-from metactl_ros.nodes.state_gate import ADOPT_AFTER, CLOCK_TOLERANCE_NS, DISTRUSTED, StateGate
+from metactl_ros.nodes.state_gate import ADOPT_AFTER, CLOCK_TOLERANCE_NS, OF_CLOCKS, StateGate
 from metactl_ros.settings import load_arm
 
 ARM = load_arm()
@@ -19,7 +19,7 @@ BOOT_NS = 1_700_000_000 * SECOND_NS
 STEADY_NS = 5_000 * SECOND_NS
 TIMEOUT_NS = 25_000_000
 
-refusals = ('old stamps', 'clock jumps', DISTRUSTED, 'impossible motions')
+refusals = (*OF_CLOCKS, 'impossible motions')
 
 
 def sample(stamp_ns, q_rad=(0.0, 0.0)):

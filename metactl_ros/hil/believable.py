@@ -21,7 +21,7 @@ from metactl_ros.nodes.joint_messages import (
 )
 from metactl_ros.nodes.parameters import defaults_of
 from metactl_ros.nodes.shield_names import SHIELD_NAMES
-from metactl_ros.nodes.state_gate import StateGate
+from metactl_ros.nodes.state_gate import ADOPT_AFTER, StateGate
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 
@@ -106,6 +106,7 @@ def _heard(entries: Sequence[Said], restarts_ns: Sequence[int], settings: Settin
     timeout_s = defaults_of('controller_node.yaml')['state_timeout_s']
     make_gate = partial(_Gate, arm, period_ns, round(timeout_s * NANOSECONDS_PER_SECOND))
     gate, rows = make_gate(), []
+    waiting: list[_Row] = []  # refused, but a gate that began at another state may let them in
     for entry in entries:
         if left and entry.published_ns >= left[0]:  # a new controller has a new gate
             gate = make_gate()
@@ -114,10 +115,14 @@ def _heard(entries: Sequence[Said], restarts_ns: Sequence[int], settings: Settin
             sample = read_joint_state(entry.message, arm.joint_names)
         except MessageError:
             continue
+        unknown = np.full(len(arm.joint_names), np.nan)
+        effort = unknown if sample.effort_nm is None else sample.effort_nm
+        waiting.append(_Row(entry.published_ns, sample.q_rad, effort))
+        num_timelines = gate.counts['new timelines']
         if gate.admit(sample, entry.published_ns) is not None:
-            unknown = np.full(len(arm.joint_names), np.nan)
-            effort = unknown if sample.effort_nm is None else sample.effort_nm
-            rows.append(_Row(entry.published_ns, sample.q_rad, effort))
+            is_new = gate.counts['new timelines'] > num_timelines
+            rows += waiting[-ADOPT_AFTER:] if is_new else waiting[-1:]
+            waiting = []
     return rows
 
 

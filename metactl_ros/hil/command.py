@@ -21,11 +21,12 @@ from metactl_ros.hil.scenario import load_scenario, shipped_scenarios
 from metactl_ros.hil.timeline_plot import plot_timeline
 from metactl_ros.nodes.fleet import commands, Setup
 from metactl_ros.nodes.parameters import defaults_of
+from metactl_ros.nodes.stamp_clock import LATE_NS
 from metactl_ros.settings import faults_file, load_settings, Settings
 from metactl_ros.signals import period_ns_of, seconds
 
-SLACK_S = 0.03
-"""How much later than it was sent a state may reach the control thread, s; three periods."""
+SLACK_S = seconds(LATE_NS)
+"""How much later than it was sent a state may reach the control thread, s: the gate sees to it."""
 CAN_BE_RUN = 'it can be run'
 ATTEMPTS = 3
 """A wish that failed while the machine itself stalled says nothing, and the scenario is run again.

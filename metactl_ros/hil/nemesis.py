@@ -31,6 +31,7 @@ from metactl_ros.hil.scenario import load_scenario, Scenario
 from metactl_ros.hil.scripted_fault import PROCESS_KINDS
 from metactl_ros.plant.faults import KINDS
 from metactl_ros.settings import load_settings, Settings
+from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 AMOUNTS = {
     'drop': (0.05, 1.0),
@@ -104,6 +105,8 @@ EVERY_S = 2.0
 """Mean time from one fault to the next."""
 FIRST_S = 1.0
 RESET_AFTER_S = 1.0
+START_S = 0.005
+"""So much earlier than its first command a new controller may have told its first tick, s."""
 FOLLOWING_ERROR_RAD = 1.0
 """The largest true error in WARMUP, NOMINAL and FALLBACK: an encoder may be off by half of it, and
 nobody can know."""
@@ -193,6 +196,9 @@ def left_too_early(log: RunLog) -> Verdict:
     """Judge whether every FAULT lasted at least as long as what can be told even in it."""
     demand = 'no FAULT is left while its cause can still be told'
     was_left = (log.mode[:-1] == Mode.FAULT) & (log.mode[1:] != Mode.FAULT)
+    begun_s = (np.asarray(log.restarts_ns) - log.zero_ns) / NANOSECONDS_PER_SECOND
+    lives = np.searchsorted(begun_s, log.tick_s + START_S, side='right')
+    was_left &= lives[:-1] == lives[1:]  # another controller knows nothing of a FAULT before it
     early = [
         (float(left_s), span.fault.kind)
         for left_s in log.tick_s[1:][was_left]

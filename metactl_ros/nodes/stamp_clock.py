@@ -12,11 +12,10 @@ that drift. A state is out of step if its delay is
     ahead    below the least one of the first of these seconds: its stamp runs fast, or it would
              have come before it was sent
 
-by more than a tolerance for the way and 5 % of the time between the two states. To what is behind,
-the silences of these seconds are allowed in addition: a line that stalls delivers late what came
-meanwhile, and a simulator that stalls stands still for as long. A stall does not change the least
-delay of a second, unless it lasts for one. Before two seconds are known, the first states may all
-have come late, by `STALL_NS`.
+by more than a tolerance for the way and 5 % of the time between the two states. What is behind may
+be `LATE_NS` late in any case: feedback so old an arm bears. A line that stalls delivers late what
+was sent meanwhile, and that is too old; what comes after it is not. Before two seconds are known,
+the first states may all have come late, by `STALL_NS`.
 """
 
 from collections import deque
@@ -31,49 +30,34 @@ SPAN_NS = 2 * NANOSECONDS_PER_SECOND
 """What came longer ago is forgotten."""
 BLOCK_NS = SPAN_NS // 20
 """The least delay is kept for each so long while."""
-SILENT = 1.5
-"""Times the usual spacing of states: beyond it one is missing."""
-SMOOTHING = 0.1
-"""Weight of the newest spacing in the usual one."""
+LATE_NS = 50_000_000
+"""How much later than others a state may come, at least."""
 
 
 class StampClock:
     """Compares stamps with the steady clock over the last two seconds."""
 
-    def __init__(self, period_ns: int, tolerance_ns: int) -> None:
-        self._period_ns = period_ns
+    def __init__(self, tolerance_ns: int) -> None:
         self._tolerance_ns = tolerance_ns
         self._blocks: deque[tuple[int, int, int]] = deque()
         """When each begins, its least delay, and when the state with it came, ns."""
-        self._silences: deque[tuple[int, int]] = deque()
-        """When each ended and how long it was, ns."""
-        self._heard_ns: int | None = None
-        self._spacing_ns = float(period_ns)
 
-    def hear(self, received_ns: int) -> None:
-        """Note that a state came, whether or not it will be believed."""
-        if self._heard_ns is not None:
-            gap_ns = received_ns - self._heard_ns
-            usual_ns = max(self._spacing_ns, self._period_ns)
-            if gap_ns > SILENT * usual_ns:
-                self._silences.append((received_ns, round(gap_ns - usual_ns)))
-            self._spacing_ns += SMOOTHING * (min(gap_ns, 2.0 * usual_ns) - self._spacing_ns)
-        self._heard_ns = received_ns
-        while self._silences and self._silences[0][0] < received_ns - SPAN_NS:
-            self._silences.popleft()
+    def _forget(self, received_ns: int) -> None:
         while self._blocks and self._blocks[0][0] < received_ns - SPAN_NS:
             self._blocks.popleft()
 
     def is_behind(self, delay_ns: int, received_ns: int) -> bool:
-        """Return whether a state that was heard came too late, or its stamp is too old."""
-        allowed_ns = self._tolerance_ns + sum(length_ns for _, length_ns in self._silences)
+        """Return whether a state comes too late, or its stamp is too old."""
+        self._forget(received_ns)
+        allowed_ns = max(self._tolerance_ns, LATE_NS)
         return any(
             delay_ns - least_ns > allowed_ns + DRIFT * (received_ns - at_ns)
             for _, least_ns, at_ns in self._blocks
         )
 
     def is_ahead(self, delay_ns: int, received_ns: int) -> bool:
-        """Return whether the stamp of a state that was heard is too new."""
+        """Return whether the stamp of a state is too new."""
+        self._forget(received_ns)
         if not self._blocks:
             return False
         early = [block[1:] for block in self._blocks if block[0] <= received_ns - SPAN_NS // 2]

@@ -17,12 +17,12 @@ from metactl_ros.nodes.control_thread import ControlThread, Timing
 from metactl_ros.nodes.inbox import Arrival, Inbox
 from metactl_ros.nodes.joint_messages import effort_doubt, MessageError, read_joint_state
 from metactl_ros.nodes.sources import SourceWatch
-from metactl_ros.nodes.state_gate import DISTRUSTED, StateGate
+from metactl_ros.nodes.state_gate import DISTRUSTED, LATE, StateGate
 from metactl_ros.nodes.state_latency import StateLatency
 
 REPORTED = {'clock drifts': Cause.CLOCK_MISMATCH, 'leaps': Cause.POSITION_LEAP}
 """What of a gate's counts only a reset forgives."""
-NO_CONTRADICTION = ('old stamps', DISTRUSTED)
+NO_CONTRADICTION = ('old stamps', LATE, DISTRUSTED)
 """States that only come late, or twice, are refused and may yet be of the same arm."""
 
 
