@@ -377,6 +377,10 @@ def test_states_that_led_to_a_new_timeline_could_be_believed_by_a_gate_that_bega
     told += [state(k, 9 * 10**9 + k * 10_000_000) for k in range(300, 330)]  # its clock was set
     topics = {'joint_states': told, 'controller/shield': [], 'controller/feedback': []}
     assert believable(topics, ()).received_ns.tolist() == [entry.published_ns for entry in told]
+    stuck = [state(k, 4 * 10**9) for k in range(300, 500)]  # for two seconds, then it goes on
+    after = [state(k, 9 * 10**9 + k * 10_000_000) for k in range(500, 530)]
+    topics['joint_states'] = [*told[:299], *stuck, *after]
+    assert believable(topics, ()).received_ns[-30:].tolist() == [e.published_ns for e in after]
     single = [*told[:299], state(300, 9 * 10**9), *[state(k, k) for k in range(301, 330)]]
     topics['joint_states'] = single
     assert len(believable(topics, ()).received_ns) == 299

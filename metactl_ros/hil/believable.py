@@ -99,6 +99,9 @@ class _Gate(StateGate):
     def _out_of_step(self, sample: JointSample, received_ns: int) -> str | None:
         return None
 
+    def _distrust(self, received_ns: int) -> None:
+        pass  # whether and when the controller did depends on when it began
+
 
 def _heard(entries: Sequence[Said], restarts_ns: Sequence[int], settings: Settings) -> list[_Row]:
     arm, left = settings.arm, list(restarts_ns)
