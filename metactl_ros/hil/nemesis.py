@@ -93,6 +93,8 @@ TOLD_AT_REST = frozenset(
 """What a controller can tell of a robot that does not move."""
 NOTICED_S, UNTIL_THE_END_S = 1.0, 0.2
 """From when after its begin on such a fault must be known, and until when before its end."""
+NOTICED_RATE = 0.1
+"""By which share a clock must be wrong for that to be noticed; see `stamp_clock.py`."""
 NEEDS_TRAJECTORIES = frozenset(kind for kind in PROCESS_KINDS if 'trajector' in kind)
 """What a controller does not hear that follows its built-in motion."""
 INTRUDERS = ('second_commands', 'second_controller', 'second_states', 'echoed_states')
@@ -204,6 +206,10 @@ def left_too_early(log: RunLog) -> Verdict:
         for left_s in log.tick_s[1:][was_left]
         for span in log.spans
         if span.fault.kind in TOLD_AT_REST
+        and not (
+            span.fault.kind == 'clock_rate'
+            and abs((span.fault.amount or 0.0) - 1.0) < NOTICED_RATE
+        )
         and span.begin_s + NOTICED_S < left_s < span.end_s - UNTIL_THE_END_S
     ]
     found = f'none of {int(was_left.sum())} was'
