@@ -206,10 +206,7 @@ def left_too_early(log: RunLog) -> Verdict:
         for left_s in log.tick_s[1:][was_left]
         for span in log.spans
         if span.fault.kind in TOLD_AT_REST
-        and not (
-            span.fault.kind == 'clock_rate'
-            and abs((span.fault.amount or 0.0) - 1.0) < NOTICED_RATE
-        )
+        and not (span.fault.kind == 'clock_rate' and abs(span.fault.size - 1.0) < NOTICED_RATE)
         and span.begin_s + NOTICED_S < left_s < span.end_s - UNTIL_THE_END_S
     ]
     found = f'none of {int(was_left.sum())} was'
