@@ -28,7 +28,7 @@ from metactl_ros.runtime.joint_samples import (
     nanoseconds,
     read_joint_state,
 )
-from metactl_ros.runtime.state_gate import StateGate
+from metactl_ros.runtime.state_gate import ADOPT_AFTER, StateGate
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 
@@ -241,6 +241,9 @@ class _Gate(StateGate):
     def _out_of_step(self, sample: JointSample, received_ns: int) -> str | None:
         return None
 
+    def _distrust(self, received_ns: int) -> None:
+        pass  # whether and when the controller did depends on when it began
+
 
 def _admitted(
     messages: Sequence[DecodedMessage], restarts_ns: Sequence[int], settings: Settings
@@ -251,6 +254,7 @@ def _admitted(
     timeout_s = defaults_of('controller_node.yaml')['state_timeout_s']
     make_gate = partial(_Gate, arm, period_ns, round(timeout_s * NANOSECONDS_PER_SECOND))
     gate, rows = make_gate(), []
+    waiting: list[_State] = []  # refused, but a gate that began at another state may admit them
     for entry in messages:
         if left and entry.published_ns >= left[0]:  # a new controller has a new gate
             gate = make_gate()
@@ -259,10 +263,14 @@ def _admitted(
             sample = read_joint_state(entry.message, arm.joint_names)
         except MessageError:
             continue
+        unknown = np.full(len(arm.joint_names), np.nan)
+        effort = unknown if sample.effort_nm is None else sample.effort_nm
+        waiting.append(_State(entry.published_ns, sample.q_rad, effort))
+        num_timelines = gate.counts['new timelines']
         if gate.admit(sample, entry.published_ns) is not None:
-            unknown = np.full(len(arm.joint_names), np.nan)
-            effort = unknown if sample.effort_nm is None else sample.effort_nm
-            rows.append(_State(entry.published_ns, sample.q_rad, effort))
+            is_new = gate.counts['new timelines'] > num_timelines
+            rows += waiting[-ADOPT_AFTER:] if is_new else waiting[-1:]
+            waiting = []
     return rows
 
 

@@ -21,11 +21,12 @@ from metactl_ros.hil import scenario as scenarios
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import Expectation, Lasting, PAUSING, Reached, Scenario
 from metactl_ros.ros.parameters import defaults_of
+from metactl_ros.runtime.state_gate import LATE_NS
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array, period_ns_of, seconds
 
-LISTENER_SLACK_S = 0.03
-"""How much later than it was sent a state may reach the control thread, s; three periods."""
+LISTENER_SLACK_S = seconds(LATE_NS)
+"""How much later than it was sent a state may reach the control thread, s: the gate sees to it."""
 STALL_S = 0.03
 """A robot that pauses for longer than this, and was not made to, shows that the machine did."""
 RESTART_S = 3.0

@@ -28,6 +28,7 @@ from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import load_scenario, PROCESS_KINDS, Scenario
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
+from metactl_ros.signals import NANOSECONDS_PER_SECOND
 from metactl_ros.sim.faults import KINDS
 
 AMOUNTS = {
@@ -77,6 +78,8 @@ DETECTABLE_AT_REST = frozenset(
 """What a controller can detect on a robot that does not move."""
 DETECTED_AFTER_S, UNTIL_BEFORE_END_S = 1.0, 0.2
 """From when after its begin on such a fault must be detected, and until when before its end."""
+DETECTED_RATE = 0.1
+"""By which share a clock must be wrong for that to be detected; see `StampClock`."""
 NEEDS_TRAJECTORIES = frozenset(kind for kind in PROCESS_KINDS if 'trajector' in kind)
 """What a controller ignores that follows its built-in motion."""
 INTRUDERS = ('second_commands', 'second_controller', 'second_states', 'echoed_states')
@@ -89,6 +92,8 @@ EVERY_S = 2.0
 """Mean time from one fault to the next."""
 FIRST_S = 1.0
 RESET_AFTER_S = 1.0
+START_S = 0.005
+"""So much earlier than its first command a new controller may have published its first tick, s."""
 FOLLOWING_ERROR_RAD = 1.0
 """The largest true error in WARMUP, NOMINAL and FALLBACK: an encoder may be off by half of it
 undetected."""
@@ -178,11 +183,15 @@ def left_too_early(log: RunLog) -> Verdict:
     """Judge whether every FAULT lasted as long as a cause that is detectable even at rest."""
     demand = 'no FAULT is left while its cause can still be told'
     was_left = (log.mode[:-1] == Mode.FAULT) & (log.mode[1:] != Mode.FAULT)
+    begun_s = (np.asarray(log.restarts_ns) - log.zero_ns) / NANOSECONDS_PER_SECOND
+    lives = np.searchsorted(begun_s, log.tick_s + START_S, side='right')
+    was_left &= lives[:-1] == lives[1:]  # another controller knows nothing of a FAULT before it
     early = [
         (float(left_s), span.fault.kind)
         for left_s in log.tick_s[1:][was_left]
         for span in log.spans
         if span.fault.kind in DETECTABLE_AT_REST
+        and not (span.fault.kind == 'clock_rate' and abs(span.fault.size - 1.0) < DETECTED_RATE)
         and span.begin_s + DETECTED_AFTER_S < left_s < span.end_s - UNTIL_BEFORE_END_S
     ]
     found = f'none of {int(was_left.sum())} was'

@@ -4,8 +4,8 @@
 
     python -m metactl_ros.ros.plant_node --ros-args -p plant:=rk4 -p lockstep:=true
 
-In real time, state k bears the stamp start + k periods exactly and is published at its deadline; a
-missed deadline is skipped, and simulated time falls behind. In lockstep, state k waits for the
+In real time, the state of deadline k bears the stamp start + k periods exactly and is published at
+that deadline; of one that is missed there is no state. In lockstep, state k waits for the
 command with its own stamp; the first is 1 s, and /clock says the same. See `simulated_robot.py`.
 While `stop_request` says true the robot brakes, whatever is commanded.
 
@@ -150,9 +150,9 @@ class PlantNode(Node):
             self._is_realtime = become_realtime(self._value('realtime_priority'))
             while not self._is_ending:
                 now_ns = sleep_until(self._deadlines.next_ns)
-                self._deadlines.begin_tick(now_ns)
+                late_ns = self._deadlines.begin_tick(now_ns)
                 with self._lock:
-                    reading = robot.step(now_ns)
+                    reading = robot.step(now_ns, late_ns // robot.period_ns)
                 self._publish(reading)
         except Exception:
             self.say_error(f'the simulation failed: {traceback.format_exc()}')

@@ -186,8 +186,12 @@ class FreeRunningRobot(SimulatedRobot):
         """Make the next step the start of an episode, which waits for a command."""
         self._restart_from = start
 
-    def step(self, now_ns: int) -> Reading:
-        """Simulate the period that ends now."""
+    def step(self, now_ns: int, num_missed: int = 0) -> Reading:
+        """Simulate the period that ends now, after some that were missed.
+
+        The arm stands still in these, its clock does not: what is read now is stamped now.
+        """
+        self._stamp_ns += num_missed * self.period_ns
         if self._restart_from is not None:
             start, self._restart_from, self._command_nm = self._restart_from, None, None
             self.reading = _standing(self._begin(start))

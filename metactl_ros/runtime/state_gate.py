@@ -4,7 +4,7 @@
 
     stamp not ahead of the last                   refused: sent again, out of order
     stamp and steady clock disagree by over 1 s   refused: a clock jumped, or another arm speaks
-    stamp behind or ahead of its pace             refused: a clock drifts (`StampClock`)
+    stamp behind or ahead of its pace             refused: late, or a clock drifts (`StampClock`)
     moved further than its fastest joint could    refused: a glitch, or another arm speaks
 
 A robot that restarts is all of this at once, and so is a clock that is set once. So ten refused
@@ -18,6 +18,7 @@ Stamps that drift agree with nothing: if for a second none is accepted because o
 three new timelines were begun within ten seconds because of them, the clock drifts. From then on
 ten states do not do: only a second of stamps that keep pace begins a new timeline. Else a clock at
 half its pace would be accepted for some states of every second, and a FAULT be reset with them.
+States that come late and stay late end in the same way: no gains hold an arm by old feedback.
 
 A `StampClock` compares stamps with the steady clock:
 
@@ -31,11 +32,10 @@ that drift. A state is out of step if its delay is
     ahead    below the least one of the first of these seconds: its stamp runs fast, or it would
              have come before it was sent
 
-by more than a tolerance for the way and 5 % of the time between the two states. To what is behind,
-the silences of these seconds are allowed in addition: a line that stalls delivers late what came
-meanwhile, and a simulator that stalls stands still for as long. A stall does not change the least
-delay of a second, unless it lasts for one. Before two seconds are known, the first states may all
-have come late, by `STALL_NS`.
+by more than a tolerance for the way and 5 % of the time between the two states. What is behind may
+be `LATE_NS` late in any case: feedback so old an arm bears. A line that stalls delivers late what
+was sent meanwhile, and that is too old; what comes after it is not. Before two seconds are known,
+the first states may all have come late, by `STALL_NS`.
 """
 
 from collections import Counter, deque
@@ -56,8 +56,8 @@ DRIFTS_AFTER_NS = NANOSECONDS_PER_SECOND
 """For so long no stamp is accepted before the clock is called drifting."""
 DRIFTS_WITH, DRIFTS_WITHIN_NS = 3, 10 * NANOSECONDS_PER_SECOND
 """So many new timelines because of stamps, within so long, are a drift as well."""
-DISTRUSTED = 'distrusted stamps'
-OF_CLOCKS = ('old stamps', 'clock jumps', DISTRUSTED)
+LATE, DISTRUSTED = 'late states', 'distrusted stamps'
+OF_CLOCKS = ('old stamps', 'clock jumps', LATE, DISTRUSTED)
 """Objections to the stamp, not to what it belongs to."""
 IMPOSSIBLE = 'impossible motions'
 COUNTED = (
@@ -80,7 +80,7 @@ class StateGate:
     def __init__(self, arm: Arm, period_ns: int, state_timeout_ns: int | None) -> None:
         self._clock: StampClock | None = None
         if state_timeout_ns is not None:  # a state may be so old, and hence so late
-            self._clock = StampClock(period_ns, min(state_timeout_ns, STALL_NS))
+            self._clock = StampClock(min(state_timeout_ns, STALL_NS))
         self._fastest_radps = SPEED_TOLERANCE * np.array(arm.limits.velocity_radps)
         self._period_ns = period_ns
         self._offset_ns = 0
@@ -103,8 +103,6 @@ class StateGate:
             sample: A finite sample (`read_joint_state`).
             received_ns: When it came, on the steady clock.
         """
-        if self._clock is not None:
-            self._clock.note_arrival(received_ns)
         if self._last is None:
             self._offset_ns = sample.stamp_ns
             return self._accept(sample, received_ns)
@@ -121,12 +119,9 @@ class StateGate:
         self._refused, self._refused_for = (sample, received_ns), objection
         if self._streak == 1:
             self._first_refused = (received_ns - sample.stamp_ns, received_ns)
-            if self._clock is not None and objection in OF_CLOCKS:
-                self._note_lost(received_ns)
-        if self._streak < ADOPT_AFTER or not self._has_kept_pace(received_ns):
-            return None
-        if self._is_set_too_often(received_ns, objection):
-            self._distrust()
+        if self._clock is not None and objection in OF_CLOCKS:
+            self._note_lost(received_ns)
+        if self._streak < ADOPT_AFTER or not self._may_adopt(received_ns, objection):
             return None
         return self._adopt(sample, received_ns, objection)
 
@@ -142,32 +137,39 @@ class StateGate:
             self._clock.restart()
         return self._accept(sample, received_ns)
 
-    def _is_set_too_often(self, received_ns: int, objection: str) -> bool:
-        """Notice how often new timelines are begun because of stamps."""
-        if self._is_distrusted:  # it has kept pace since: all is forgiven
-            self._is_distrusted = False
+    def _may_adopt(self, received_ns: int, objection: str) -> bool:
+        """Return whether refused states that agree with each other begin a new timeline.
+
+        States that come late and go on coming late are no other clock: the arm is far away.
+        """
+        if self._is_distrusted:
+            if received_ns - self._first_refused[1] < DRIFTS_AFTER_NS:
+                return False
+            self._is_distrusted = False  # it has kept pace since: all is forgiven
             self._adopted_ns.clear()
-        elif self._clock is not None and objection in OF_CLOCKS:
-            self._adopted_ns.append(received_ns)
-            is_full = len(self._adopted_ns) == DRIFTS_WITH
-            return is_full and received_ns - self._adopted_ns[0] <= DRIFTS_WITHIN_NS
-        return False
+            return True
+        if self._clock is None or objection not in OF_CLOCKS:
+            return True
+        if objection == LATE:
+            return False
+        self._adopted_ns.append(received_ns)
+        is_full = len(self._adopted_ns) == DRIFTS_WITH
+        if is_full and received_ns - self._adopted_ns[0] <= DRIFTS_WITHIN_NS:
+            self._distrust(received_ns)
+        return not self._is_distrusted
 
     def _note_lost(self, received_ns: int) -> None:
-        """Notice how long no stamp was accepted."""
+        """Notice how long no stamp could be accepted; one that is put to the test may yet be."""
         if self._lost_ns is None:
             self._lost_ns = received_ns
-        elif received_ns - self._lost_ns >= DRIFTS_AFTER_NS:
-            self._lost_ns = received_ns
-            self._distrust()
+        is_tested = self._is_distrusted and self._streak > 1
+        if received_ns - self._lost_ns >= DRIFTS_AFTER_NS and not is_tested:
+            self._distrust(received_ns)
+            self._first_refused = (self._first_refused[0], received_ns)
 
-    def _distrust(self) -> None:
+    def _distrust(self, received_ns: int) -> None:
         self.counts['clock drifts'] += 1
-        self._is_distrusted = True
-
-    def _has_kept_pace(self, received_ns: int) -> bool:
-        """Return whether the refused states that agree do so for long enough to be accepted."""
-        return not self._is_distrusted or received_ns - self._first_refused[1] >= DRIFTS_AFTER_NS
+        self._is_distrusted, self._lost_ns = True, received_ns
 
     def _goes_on_from_leap(self, sample: JointSample, received_ns: int) -> bool:
         """Return whether a state that is possible by now is where an impossible one led."""
@@ -187,7 +189,7 @@ class StateGate:
         if self._clock is None:
             return None
         if self._clock.is_behind(delay_ns, received_ns):
-            return 'old stamps'
+            return LATE
         if self._clock.is_ahead(delay_ns, received_ns):
             return 'clock jumps'
         return DISTRUSTED if self._is_distrusted else None
@@ -224,49 +226,34 @@ SPAN_NS = 2 * NANOSECONDS_PER_SECOND
 """What came longer ago is forgotten."""
 BLOCK_NS = SPAN_NS // 20
 """The least delay is kept for each so long while."""
-SILENT = 1.5
-"""Times the usual spacing of states: beyond it one is missing."""
-SMOOTHING = 0.1
-"""Weight of the newest spacing in the usual one."""
+LATE_NS = 50_000_000
+"""How much later than others a state may come, at least."""
 
 
 class StampClock:
     """Compares stamps with the steady clock over the last two seconds."""
 
-    def __init__(self, period_ns: int, tolerance_ns: int) -> None:
-        self._period_ns = period_ns
+    def __init__(self, tolerance_ns: int) -> None:
         self._tolerance_ns = tolerance_ns
         self._blocks: deque[tuple[int, int, int]] = deque()
         """When each begins, its least delay, and when the state with it came, ns."""
-        self._silences: deque[tuple[int, int]] = deque()
-        """When each ended and how long it was, ns."""
-        self._heard_ns: int | None = None
-        self._spacing_ns = float(period_ns)
 
-    def note_arrival(self, received_ns: int) -> None:
-        """Note that a state came, whether or not it will be accepted."""
-        if self._heard_ns is not None:
-            gap_ns = received_ns - self._heard_ns
-            usual_ns = max(self._spacing_ns, self._period_ns)
-            if gap_ns > SILENT * usual_ns:
-                self._silences.append((received_ns, round(gap_ns - usual_ns)))
-            self._spacing_ns += SMOOTHING * (min(gap_ns, 2.0 * usual_ns) - self._spacing_ns)
-        self._heard_ns = received_ns
-        while self._silences and self._silences[0][0] < received_ns - SPAN_NS:
-            self._silences.popleft()
+    def _forget(self, received_ns: int) -> None:
         while self._blocks and self._blocks[0][0] < received_ns - SPAN_NS:
             self._blocks.popleft()
 
     def is_behind(self, delay_ns: int, received_ns: int) -> bool:
-        """Return whether a state that has arrived came too late, or its stamp is too old."""
-        allowed_ns = self._tolerance_ns + sum(length_ns for _, length_ns in self._silences)
+        """Return whether a state comes too late, or its stamp is too old."""
+        self._forget(received_ns)
+        allowed_ns = max(self._tolerance_ns, LATE_NS)
         return any(
             delay_ns - least_ns > allowed_ns + DRIFT * (received_ns - at_ns)
             for _, least_ns, at_ns in self._blocks
         )
 
     def is_ahead(self, delay_ns: int, received_ns: int) -> bool:
-        """Return whether the stamp of a state that has arrived is too new."""
+        """Return whether the stamp of a state is too new."""
+        self._forget(received_ns)
         if not self._blocks:
             return False
         early = [block[1:] for block in self._blocks if block[0] <= received_ns - SPAN_NS // 2]

@@ -23,7 +23,7 @@ from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.runtime.deadlines import Timing
 from metactl_ros.runtime.joint_samples import effort_doubt, MessageError, read_joint_state
 from metactl_ros.runtime.sources import SourceWatch
-from metactl_ros.runtime.state_gate import DISTRUSTED, StateGate
+from metactl_ros.runtime.state_gate import DISTRUSTED, LATE, StateGate
 from metactl_ros.signals import ArmState, Array
 
 INBOX_SIZE = 64
@@ -129,7 +129,7 @@ class StateLatency:
 
 REPORTED = {'clock drifts': Cause.CLOCK_MISMATCH, 'leaps': Cause.POSITION_LEAP}
 """What of a gate's counts only a reset forgives."""
-NO_CONTRADICTION = ('old stamps', DISTRUSTED)
+NO_CONTRADICTION = ('old stamps', LATE, DISTRUSTED)
 """States that only come late, or twice, are refused and may yet be of the same arm."""
 
 

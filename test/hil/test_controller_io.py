@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from metactl_ros.hil.controller_io import (
+    accepted_states,
     by_publisher,
     DecodedMessage,
     recording_gaps_ns,
@@ -173,3 +174,32 @@ def test_the_recorder_missed_what_the_numbers_of_the_messages_lack():
     assert recording_gaps_ns(numbered((10, 7), (20, 1), (30, 8), (40, 2))) == [
         (0, 10)
     ]  # two publishers
+
+
+def test_states_that_led_to_a_new_timeline_could_be_believed_by_a_gate_that_began_elsewhere():
+    def state(number, stamp_ns):
+        stamp = SimpleNamespace(sec=stamp_ns // 10**9, nanosec=stamp_ns % 10**9)
+        message = SimpleNamespace(
+            header=SimpleNamespace(stamp=stamp),
+            name=['joint1', 'joint2'],
+            position=np.zeros(2),
+            velocity=np.zeros(2),
+            effort=np.zeros(2),
+        )
+        return DecodedMessage(number * 10_000_000, number, message)
+
+    told = [state(k, 10**9 + k * 10_000_000) for k in range(1, 300)]
+    told += [state(k, 9 * 10**9 + k * 10_000_000) for k in range(300, 330)]  # its clock was set
+    topics = {'joint_states': told, 'controller/shield': [], 'controller/feedback': []}
+    assert accepted_states(topics, ()).received_ns.tolist() == [
+        entry.published_ns for entry in told
+    ]
+    stuck = [state(k, 4 * 10**9) for k in range(300, 500)]  # for two seconds, then it goes on
+    after = [state(k, 9 * 10**9 + k * 10_000_000) for k in range(500, 530)]
+    topics['joint_states'] = [*told[:299], *stuck, *after]
+    assert accepted_states(topics, ()).received_ns[-30:].tolist() == [
+        e.published_ns for e in after
+    ]
+    single = [*told[:299], state(300, 9 * 10**9), *[state(k, k) for k in range(301, 330)]]
+    topics['joint_states'] = single
+    assert len(accepted_states(topics, ()).received_ns) == 299

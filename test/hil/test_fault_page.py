@@ -31,7 +31,6 @@ def test_no_kept_fault_led_the_guarded_arm_to_what_is_not_allowed():
         assert row['is_undisturbed']
 
 
-@pytest.mark.xfail(reason='the runs were not made with the present demands yet')
 @pytest.mark.parametrize('seed', fault_page.SEEDS)
 def test_kept_random_faults_broke_no_promise(seed):
     found = kept(f'random_faults_{seed}')

@@ -107,3 +107,19 @@ def test_a_fault_is_not_left_while_its_cause_can_be_told(kind, left_s, passes):
     verdict = left_too_early(log)
     assert (verdict.has_passed, verdict.is_always) == (passes, True)
     assert ('none of 1 was' if passes else f'in spite of {kind}') in verdict.found
+
+
+@pytest.mark.parametrize(('rate', 'passes'), [(0.935, True), (1.09, True), (0.89, False)])
+def test_a_clock_that_is_hardly_wrong_need_not_be_noticed(rate, passes):
+    fault = ScriptedFault(kind='clock_rate', at_s=2.0, for_s=3.0, amount=rate)
+    log = replace(in_mode(Mode.FAULT, 2.2, 3.5), spans=(Span(fault, 2.0, 5.0),))
+    assert left_too_early(log).has_passed == passes
+
+
+def test_a_controller_that_is_started_anew_leaves_no_fault():
+    span = Span(ScriptedFault(kind='clock_stick', at_s=2.0, for_s=3.0), 2.0, 5.0)
+    log = replace(in_mode(Mode.FAULT, 2.2, 3.5), spans=(span,))
+    assert not left_too_early(log).has_passed
+    first_ns = log.zero_ns + 3_502_000_000  # its first command, a moment after its first tick
+    assert left_too_early(replace(log, restarts_ns=(first_ns,))).has_passed
+    assert not left_too_early(replace(log, restarts_ns=(first_ns - 10**9,))).has_passed

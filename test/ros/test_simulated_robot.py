@@ -231,6 +231,16 @@ def test_stamps_grow_by_one_period_even_across_a_restart():
     assert stamps == [ORIGIN_NS + k * PERIOD_NS for k in range(6)]
 
 
+def test_after_missed_periods_the_arm_is_where_it_was_and_the_stamp_says_now():
+    one, other = free_robot(), free_robot()
+    for robot, missed in ((one, 0), (other, 30)):
+        robot.receive(command(), 0)
+        robot.step(PERIOD_NS, missed)
+    assert np.array_equal(one.reading.truth.q_rad, other.reading.truth.q_rad)
+    assert other.reading.stamp_ns == ORIGIN_NS + 31 * PERIOD_NS
+    assert other.step(32 * PERIOD_NS).stamp_ns == ORIGIN_NS + 32 * PERIOD_NS
+
+
 def test_lockstep_takes_no_step_for_an_answer_to_another_state():
     robot = LockstepRobot('rk4', SETTINGS, start([0.4, -0.3]), ORIGIN_NS)
     for stamp_ns in (0, ORIGIN_NS - 1, ORIGIN_NS + PERIOD_NS):

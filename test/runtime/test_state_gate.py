@@ -11,7 +11,7 @@ from metactl_ros.runtime.joint_samples import JointSample
 from metactl_ros.runtime.state_gate import (
     ADOPT_AFTER,
     CLOCK_TOLERANCE_NS,
-    DISTRUSTED,
+    OF_CLOCKS,
     SPAN_NS,
     StateGate,
 )
@@ -24,7 +24,7 @@ BOOT_NS = 1_700_000_000 * SECOND_NS
 STEADY_NS = 5_000 * SECOND_NS
 TIMEOUT_NS = 25_000_000
 
-refusals = ('old stamps', 'clock jumps', DISTRUSTED, 'impossible motions')
+refusals = (*OF_CLOCKS, 'impossible motions')
 
 
 def sample(stamp_ns, q_rad=(0.0, 0.0)):
