@@ -17,13 +17,13 @@ tick to leave a worse mode for a better one; only `reset` leaves FAULT.
 from dataclasses import dataclass, replace
 from enum import IntEnum
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.signals import Array, Component, NANOSECONDS_PER_SECOND
+from metactl_ros.signals import Array, Flags, NANOSECONDS_PER_SECOND
 
 
 class Mode(IntEnum):
@@ -147,7 +147,7 @@ HEALTHY = Health()
 
 
 class ModeInputs(NamedTuple):
-    """What is known about one arm at one tick."""
+    """What is known about one arm at one tick; `Modes.advance` takes arrays of shape (...), too."""
 
     state_is_fresh: bool
     """A valid state arrived recently enough."""
@@ -313,13 +313,13 @@ class Modes:
         shape = self.values.shape
         rows = zip(*(_per_arm(value, shape) for value in inputs), strict=True)
         self._states = [
-            next_mode(self._settings, before, ModeInputs(*row), now_ns)
+            next_mode(self._settings, before, ModeInputs(*row), now_ns)  # type: ignore[arg-type]
             for before, row in zip(self._states, rows, strict=True)
         ]
         self._show(shape)
 
-    def fail(self, which: Component, now_ns: int) -> None:
-        """Latch a FAULT of some arms: something inside went wrong."""
+    def fail(self, which: Flags, now_ns: int) -> None:
+        """Latch a FAULT of some arms, shape (...): something inside went wrong."""
         shape = self.values.shape
         rows = zip(self._states, _per_arm(which, shape), strict=True)
         failed = ModeState(mode=Mode.FAULT, cause=Cause.INTERNAL_ERROR, since_ns=now_ns)
@@ -343,7 +343,7 @@ class Modes:
         """Whether, besides, there is nothing to count."""
 
 
-def _per_arm(value: Component, shape: tuple[int, ...]) -> list[Any]:
+def _per_arm(value: object, shape: tuple[int, ...]) -> list[bool | int]:
     """Return one plain bool or number per arm."""
-    values: list[Any] = np.broadcast_to(value, shape).ravel().tolist()
+    values: list[bool | int] = np.broadcast_to(np.asarray(value), shape).ravel().tolist()
     return values
