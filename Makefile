@@ -27,10 +27,7 @@ hil: $(VENV)/.sim-ros ## every scenario of faults over real ROS 2, with verdicts
 
 coverage: $(VENV)/.sim-ros-train-dev ## every branch of the control core, or fail
 	$(VENV)/bin/python -m pytest --cov metactl_ros.control --cov-branch --cov-fail-under 100 \
-	  --cov-report term-missing $(wildcard test/test_loop*.py) test/test_modes.py \
-	  test/test_shield.py test/test_lyapunov.py test/test_gain_map.py test/test_config.py \
-	  test/test_context_window.py test/test_computed_torque.py test/test_estimator.py \
-	  test/test_disturbance.py test/test_adaptive.py test/test_friction_observers.py
+	  --cov-report term-missing test/control test/test_config.py
 
 lint: $(VENV)/.sim-ros-train-dev ## ruff, format check, mypy --strict
 	$(VENV)/bin/ruff check
@@ -51,20 +48,20 @@ study: $(VENV)/.sim-ros-train-dev ## the paper's comparison, and our differences
 	$(VENV)/bin/python -m training.paper_study
 	$(VENV)/bin/python -m training.differences_page
 
-nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is kept, faults are borne
+nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is kept, faults are survived
 	$(VENV)/bin/python -m training.sweep config/studies/nightly.yaml
 	$(VENV)/bin/python -m training.report runs/sweep/nightly/results/*.json --out runs/nightly
 	cp runs/nightly/runs.csv results/nightly_models.csv
 	$(VENV)/bin/metactl bench --out results/ros_timing.json --headlines results/bench.json
 	$(VENV)/bin/python test/hil_mutants.py
-	$(VENV)/bin/python test/hostile_bags.py
-	PYTHONPATH=. $(VENV)/bin/python test/hostile_bundles.py
+	PYTHONPATH=test:. $(VENV)/bin/python -m hostile.bags
+	PYTHONPATH=test:. $(VENV)/bin/python -m hostile.bundles
 	$(VENV)/bin/python test/hang_bench.py
-	PYTHONPATH=. $(VENV)/bin/python test/hostile_yaml.py
+	PYTHONPATH=test:. $(VENV)/bin/python -m hostile.yaml_files
 	$(VENV)/bin/python -m training.false_alarms
 	for seed in 7 8 9; do \
 	  $(VENV)/bin/metactl hil --random --minutes 10 --seed $$seed && \
-	  cp runs/nemesis/$$seed/nemesis.json results/nemesis_$$seed.json || exit 1; done
+	  cp runs/random_faults/$$seed/random_faults.json results/random_faults_$$seed.json || exit 1; done
 	$(VENV)/bin/python -m metactl_ros.hil.fault_table --out results/faults_after.json
 	$(VENV)/bin/python test/fault_page.py
 

@@ -17,9 +17,10 @@ import sys
 import tempfile
 import time
 
-from metactl_ros.bag.tick_log import BagError, read_ticks
+from metactl_ros.bag.reader import BagError
+from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.processes import running, Setup
-from metactl_ros.replay.verdict import answer, Question
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 from metactl_ros.ros.loopback import loopback_environment
 
 
@@ -45,7 +46,7 @@ def record(bag: Path) -> Path:
 
 with tempfile.TemporaryDirectory() as folder:
     bag = Path(sys.argv[1]) if len(sys.argv) > 1 else record(Path(folder) / 'bag')
-    found = answer(Question(bag=bag))
+    found = replay_bag(ReplayRequest(bag=bag))
     print(f'{len(found.log.stamp_ns)} ticks of {found.log.facts["controller"]}')
     print(f'{int(found.again.is_compared.sum())} of them compared: {found.facts["verdict"]}')
     print(f'{len(found.violations)} violations of certificates, or among the commands')

@@ -21,10 +21,11 @@ from launch.launch_context import LaunchContext
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from metactl_ros.launch_arguments import LAUNCH_ARGUMENTS, wish_of
-from metactl_ros.processes import assumed_by, parameters_of, require_files
+from metactl_ros.options import from_texts, launch_arguments
+from metactl_ros.processes import default_parameters, LaunchRequest, parameters_of, require_files
 from metactl_ros.ros.loopback import loopback_environment
 
+ARGUMENTS = launch_arguments(LaunchRequest)
 EXECUTABLES = {
     'controller_node': 'metactl_controller',
     'plant_node': 'metactl_plant',
@@ -34,10 +35,10 @@ EXECUTABLES = {
 
 def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """Return the actions, now that the arguments have values."""
-    wish = wish_of({name: LaunchConfiguration(name).perform(context) for name in LAUNCH_ARGUMENTS})
-    setup = wish.setup
+    texts = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
+    setup = from_texts(LaunchRequest, texts)
     require_files(setup)
-    assumed = {module: [values] for module, values in assumed_by(setup).items()}
+    assumed = {module: [values] for module, values in default_parameters(setup).items()}
     files = [] if setup.params_file is None else [str(setup.params_file)]
     nodes: list[LaunchDescriptionEntity] = [
         Node(
@@ -51,12 +52,12 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         )
         for module, values in parameters_of(setup).items()
     ]
-    if wish.is_local:
+    if setup.loopback:
         local = loopback_environment(None)
         nodes = [*(SetEnvironmentVariable(*pair) for pair in local.items()), *nodes]
-    if wish.duration_s > 0.0:
+    if setup.duration_s > 0.0:
         over = Shutdown(reason='the duration is over')
-        nodes.append(TimerAction(period=wish.duration_s, actions=[over]))
+        nodes.append(TimerAction(period=setup.duration_s, actions=[over]))
     return nodes
 
 
@@ -65,10 +66,10 @@ def generate_launch_description() -> LaunchDescription:
     declared = [
         DeclareLaunchArgument(
             name,
-            default_value=argument.usual,
+            default_value=argument.default,
             description=argument.description,
             choices=argument.choices,
         )
-        for name, argument in LAUNCH_ARGUMENTS.items()
+        for name, argument in ARGUMENTS.items()
     ]
     return LaunchDescription([*declared, OpaqueFunction(function=start)])

@@ -5,7 +5,7 @@
     ct, ct_best         fixed gains: the paper's, and the best constant ones in the box
     ct_integral, momentum_observer, slotine_li, slotine_li_memory, lugre_observer
                         constant gains, and an estimate of what the model lacks
-    oracle              the same, with the truth for an estimate: the limit, not a rival
+    oracle              the same, with the truth for an estimate: a limit, not a competitor
 
 They run in the loop of the learned policy, under the same limits, modes and shield. An estimate is
 a column of Phi of its own with a weight from 0 to 1: what the shield may take back of it.
@@ -29,7 +29,7 @@ from metactl_ros.policy.bundle import Bundle, load_bundle
 from metactl_ros.settings import load_file, PlantSettings
 from metactl_ros.signals import Array, Policy
 
-RivalName: TypeAlias = Literal[
+BaselineName: TypeAlias = Literal[
     'ct_best',
     'ct_integral',
     'momentum_observer',
@@ -38,16 +38,17 @@ RivalName: TypeAlias = Literal[
     'lugre_observer',
     'oracle',
 ]
-RIVALS: tuple[RivalName, ...] = get_args(RivalName)
-ClassicalName: TypeAlias = Literal['ct'] | RivalName
-CLASSICAL: tuple[ClassicalName, ...] = ('ct', *RIVALS)
+BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
+ClassicalName: TypeAlias = Literal['ct'] | BaselineName
+CLASSICAL: tuple[ClassicalName, ...] = ('ct', *BASELINES)
+ORACLE: BaselineName = 'oracle'
 
 ESTIMATE = ColumnRange(column='estimate', ends=(0.0, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rival:
-    """One classical controller, as a file of `config/classical/` states it."""
+class Baseline:
+    """Gains and estimator of one classical controller, as `config/classical/` states them."""
 
     theta: tuple[float, ...]
     """K_d, Lambda, then the columns of the gain box, for each joint; an estimate weighs 1."""
@@ -55,16 +56,34 @@ class Rival:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rivals:
-    """All of such a file."""
+class Baselines:
+    """All of a file of `config/classical/`."""
 
-    ct_best: Rival
-    ct_integral: Rival
-    momentum_observer: Rival
-    slotine_li: Rival
-    slotine_li_memory: Rival
-    lugre_observer: Rival
-    oracle: Rival
+    ct_best: Baseline
+    ct_integral: Baseline
+    momentum_observer: Baseline
+    slotine_li: Baseline
+    slotine_li_memory: Baseline
+    lugre_observer: Baseline
+    oracle: Baseline
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSpec:
+    """Which controller: the fixed gains `ct`, unless there is more than a name."""
+
+    name: str
+    baseline: Baseline | None = None
+    """A classical controller."""
+    learned: Path | None = None
+    """A bundle, or the folder of a training run."""
+    policy: Policy | None = None
+    """A policy in memory; it has the robot's settings."""
+
+    @property
+    def knows_plant(self) -> bool:
+        """Whether it is given what no sensor measures, so that it fits one payload alone."""
+        return self.baseline is not None and self.name == ORACLE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,58 +94,64 @@ class OnObserver:
     estimator: EstimatorSettings
 
 
-class Classical(NamedTuple):
-    """A classical controller, ready for a loop."""
+class Prepared(NamedTuple):
+    """A controller, ready for a loop."""
 
     controller: ControllerSettings
     policy: Policy | None
     """None for the nominal gains."""
 
 
-def load_rivals(path: Path | None = None) -> Rivals:
+def load_baselines(path: Path | None = None) -> Baselines:
     """Return the classical controllers of a YAML file, by default those for ideal sensors."""
-    return load_file(Rivals, path, 'classical/nominal.yaml')
+    return load_file(Baselines, path, 'classical/nominal.yaml')
+
+
+def load_spec(name: str, path: Path | None = None) -> ControllerSpec:
+    """Return the classical controller of a name, its gains from a file of baselines."""
+    return ControllerSpec(name, None if name == 'ct' else getattr(load_baselines(path), name))
 
 
 def load_classical(
-    name: str, controller: ControllerSettings, rivals: Path | None, payload_kg: float
-) -> Classical:
-    """Return a classical controller for a robot, from a YAML file of rivals.
+    name: str, controller: ControllerSettings, baselines: Path | None, payload_kg: float
+) -> Prepared:
+    """Return a classical controller for a robot, from a YAML file of baselines.
 
-    The oracle is told the payload; the rest it takes from the shipped `config/plant.yaml`.
+    The oracle is given the payload; the rest it takes from the shipped `config/plant.yaml`.
     """
-    truth = None
-    if name == 'oracle':
+    spec, truth = load_spec(name, baselines), None
+    if spec.knows_plant:
         plant = load_file(PlantSettings, None, 'plant.yaml')
         truth = truth_of(plant, payload_kg, plant.task.tau_z_s)
-    rival = None if name == 'ct' else getattr(load_rivals(rivals), name)
-    return make_classical(controller, rival, truth)
+    return make_classical(controller, spec.baseline, truth)
 
 
 def make_classical(
-    controller: ControllerSettings, rival: Rival | None, truth: OracleSettings | None = None
-) -> Classical:
-    """Return a classical controller; without a rival that of the nominal gains.
+    controller: ControllerSettings, baseline: Baseline | None, truth: OracleSettings | None = None
+) -> Prepared:
+    """Return a classical controller; without a baseline that of the nominal gains.
 
     Args:
         controller: The robot's settings; the gain box is replaced where there is an estimate.
-        rival: Gains and estimator.
+        baseline: Gains and estimator.
         truth: In place of the estimator, for the oracle.
     """
-    if rival is None:
-        return Classical(controller, None)
-    estimator = rival.estimator if truth is None else EstimatorSettings(oracle=truth)
+    if baseline is None:
+        return Prepared(controller, None)
+    estimator = baseline.estimator if truth is None else EstimatorSettings(oracle=truth)
     if estimator is not None:
         box = replace(controller.gain_box, feed_forward=(ESTIMATE,))
         controller = replace(controller, gain_box=box, estimator=estimator)
     gain_map = GainMap(controller.gain_box, NUM_JOINTS)
-    action = np.array(gain_map.action(rival.theta)) if len(rival.theta) == gain_map.size else None
+    action = (
+        np.array(gain_map.action(baseline.theta)) if len(baseline.theta) == gain_map.size else None
+    )
     if action is None or not np.abs(action).max() <= 1.0 + 1e-12:
         raise ConfigError(
             f'theta: expected {gain_map.size} gains from {list(gain_map.lower)} to '
-            f'{list(gain_map.upper)}, found {list(rival.theta)}.'
+            f'{list(gain_map.upper)}, found {list(baseline.theta)}.'
         )
-    return Classical(controller, constant_policy(action))
+    return Prepared(controller, constant_policy(action))
 
 
 def on_observer(controller: ControllerSettings, path: Path | None = None) -> ControllerSettings:
@@ -157,7 +182,7 @@ def load_learned(
 
 def observer_gains(controller: ControllerSettings) -> tuple[float, ...]:
     """Return theta of the tuned momentum observer in the gain box of learning on top of it."""
-    kd, slope = np.split(np.array(load_rivals().momentum_observer.theta), 3)[:2]
+    kd, slope = np.split(np.array(load_baselines().momentum_observer.theta), 3)[:2]
     rest = {'bias': 0.0, 'coulomb': 0.0, 'estimate': 1.0}
     columns = [rest[column] for column in controller.gain_box.columns]
     return (*kd.tolist(), *slope.tolist(), *same_for_joints(columns))

@@ -3,11 +3,13 @@
 """Strict configuration: a mapping becomes a frozen dataclass, or an error that lists all mistakes.
 
 Unknown keys are refused with the nearest valid name, missing keys by name, values by type, and
-anything that is not finite. Ranges are checked by the dataclass itself in `__post_init__` with
+anything that is not finite. Where a field may be one of several dataclasses, the mapping has the
+key that only one of these has. Ranges are checked by the dataclass itself in `__post_init__` with
 the `require_*` helpers below: a value built in code is held to the same rules as one from YAML.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import difflib
 from itertools import islice
@@ -21,7 +23,7 @@ from metactl_ros.errors import ConfigError
 
 T = TypeVar('T')
 MAX_PROBLEMS = 20
-"""Lines of an error; whoever has made more mistakes than these will ask again."""
+"""Lines of an error; further mistakes show when these are corrected."""
 MAX_TEXT = 300
 """Characters of a value, or of what a dataclass says of it."""
 MAX_ENTRIES = 10_000
@@ -119,10 +121,7 @@ def _build(cls: type[T], mapping: object, where: str, problems: list[str]) -> T 
     fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = get_type_hints(cls)
     before = len(problems)
-    for key in islice((key for key in mapping if key not in fields), MAX_PROBLEMS):
-        near = difflib.get_close_matches(str(key)[:MAX_TEXT], fields, n=1)
-        hint = f'did you mean {near[0]!r}?' if near else f'valid keys are {sorted(fields)}.'
-        problems.append(f'{where}: unknown key {shown(key)}; {hint}')
+    problems += _unknown_keys(mapping, fields, where)
     values = {}
     for name, field in fields.items():
         if name in mapping:
@@ -138,6 +137,37 @@ def _build(cls: type[T], mapping: object, where: str, problems: list[str]) -> T 
         return None
 
 
+def _build_one_of(
+    classes: Sequence[type[object]], mapping: object, where: str, problems: list[str]
+) -> object:
+    """Build the dataclass whose own key the mapping has: the field that no other one has."""
+    if not isinstance(mapping, Mapping):
+        problems.append(f'{where}: expected a table, found {shown(mapping)}.')
+        return None
+    names = {cls: list(get_type_hints(cls)) for cls in classes}
+    uses = Counter(name for of_one in names.values() for name in of_one)
+    own = {name: cls for cls in classes for name in names[cls] if uses[name] == 1}
+    if unknown := _unknown_keys(mapping, uses, where):
+        problems += unknown
+        return None
+    given = {key: value for key, value in mapping.items() if value is not None}
+    found = [key for key in given if key in own]
+    if len(found) != 1:
+        problems.append(f'{where}: expected exactly one of {sorted(own)}, found {found}.')
+        return None
+    return _build(own[found[0]], given, where, problems)
+
+
+def _unknown_keys(mapping: Mapping[object, object], names: Iterable[str], where: str) -> list[str]:
+    """Return a problem for each key that is none of some names."""
+    valid, problems = sorted(names), []
+    for key in islice((key for key in mapping if key not in valid), MAX_PROBLEMS):
+        near = difflib.get_close_matches(str(key)[:MAX_TEXT], valid, n=1)
+        hint = f'did you mean {near[0]!r}?' if near else f'valid keys are {valid}.'
+        problems.append(f'{where}: unknown key {shown(key)}; {hint}')
+    return problems
+
+
 def _has_no_default(field: 'dataclasses.Field[object]') -> bool:
     missing = dataclasses.MISSING
     return field.default is missing and field.default_factory is missing
@@ -151,10 +181,12 @@ def _convert(hint: object, value: object, where: str, problems: list[str]) -> ob
     if dataclasses.is_dataclass(hint):
         return _build(cast('type[object]', hint), value, where, problems)
     if origin in (Union, types.UnionType):
-        if value is None:
+        choices = [arm for arm in get_args(hint) if arm is not type(None)]
+        if value is None and len(choices) < len(get_args(hint)):
             return None
-        (inner,) = (arm for arm in get_args(hint) if arm is not type(None))
-        return _convert(inner, value, where, problems)
+        if len(choices) > 1:
+            return _build_one_of(choices, value, where, problems)
+        return _convert(choices[0], value, where, problems)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
             problems.append(f'{where}: expected {_describe(hint)}, found {shown(value)}.')

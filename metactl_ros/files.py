@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files: opened without ever waiting for one, and written so that a crash leaves them whole.
 
-A named pipe, a socket or a device may block a reader for ever, or never end. They are told apart
+A named pipe, a socket or a device may block a reader for ever, or never end. They are recognised
 by what was opened, not by what had been at the path a moment before.
 """
 
@@ -28,7 +28,7 @@ def open_regular(path: Path) -> BinaryIO:
     """Return a regular file, open for reading; where it would wait, its `read` returns None.
 
     Raises:
-        OSError: If it cannot be opened, or is something else; `strerror` says what.
+        OSError: If it cannot be opened, or is something else; `strerror` names it.
     """
     try:
         # A pipe without a writer is then opened at once; on a regular file it means nothing.
@@ -54,7 +54,7 @@ def read_at_most(path: Path, num_bytes: int) -> bytes:
         OSError: If it cannot be read, is something else, or is larger.
     """
     with open_regular(path) as file:
-        content = file.read(num_bytes + 1)  # not the size it tells: those of /proc tell zero
+        content = file.read(num_bytes + 1)  # not its size: files of /proc have size zero
     if content is None:  # one of /proc that would wait for more to come
         raise OSError(errno.EAGAIN, 'has nothing to read', str(path))
     if len(content) > num_bytes:
@@ -104,7 +104,7 @@ def sync(path: Path) -> None:
 
 
 class SyncedFile:
-    """A new file that takes what is written to it when told to, and then all of it or nothing.
+    """A new file that takes what is written to it with `commit`, all of it or nothing.
 
     commit:  | committed before | what waited | ending |      the next one writes over the ending
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""How well an arm tracked, as pure functions of arrays."""
+"""How well an arm tracked, and how durations are summed up, as pure functions of arrays."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,3 +35,11 @@ def is_lost(q_desired_rad: Array, q_rad: Array) -> NDArray[np.bool_]:
 def delta_percent(rmse: float, baseline_rmse: float) -> float:
     """Return the change against the baseline in percent; negative is better."""
     return 100.0 * (rmse - baseline_rmse) / baseline_rmse
+
+
+def percentiles(values: Array) -> dict[str, float] | None:
+    """Return the median, the 99th percentile and the largest of finite values; None of none."""
+    if not len(values):
+        return None
+    p50, p99, largest = np.quantile(values, [0.5, 0.99, 1.0]).tolist()
+    return {'p50': p50, 'p99': p99, 'max': largest}

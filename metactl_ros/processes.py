@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plant, controller and recorder as processes of their own, started and ended together.
+"""Plant, controller and recorder as processes: their ROS parameters, their start and their end.
 
 This is `metactl up`, for machines without ROS's launch packages; the launch file does the same.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 import json
 import os
@@ -15,70 +15,24 @@ import signal
 import subprocess
 import sys
 import time
+from typing import TypeAlias
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
+from metactl_ros.options import ControllerOptions, option, options_of, PlantOptions
 from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.ros.parameters import defaults_of
-from metactl_ros.runtime.deferred_signals import undisturbed
+from metactl_ros.runtime.deferred_signals import deferred_signals
 from metactl_ros.settings import faults_file, load_settings, policy_file, require_file
 from metactl_ros.sim.task import draw_evaluation, Episode
 
 END_WITHIN_S = 3.0
 """How long a process may take to end after SIGTERM."""
-LAST_WORDS = ('controller_node', 'plant_node', 'recorder')
-"""The order of ending."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
-    """What is to run."""
-
-    controller: str = 'policy'
-    """policy, or a classical one of `baselines.py`."""
-    policy: str = ''
-    """Path of a bundle, or the name of a shipped one; empty for robust_tau2."""
-    policy_sha256: str = ''
-    """The only bundle that is trusted; empty for any."""
-    classical_file: str = ''
-    """Path of a file as in config/classical; empty for nominal.yaml there."""
-    arm_file: str = ''
-    """Path of an arm.yaml; empty for the shipped one."""
-    controller_file: str = ''
-    """Path of a controller.yaml; empty for the shipped one."""
-    joint_prefix: str = ''
-    """Before the joint names of a real robot."""
-    reference: str = ''
-    """sinusoid or trajectory; empty: sinusoid for a simulated robot, else as parameters say."""
-    autostart: bool | None = None
-    """Whether control begins by itself; None: with a simulated robot, else as parameters say."""
-    shadow: bool = False
-    """No command is published."""
-    plant: str = 'bullet'
-    """bullet or rk4; none if the robot is real."""
-    tau_z_s: float = 2.0
-    payload_kg: float = 0.75
-    """Of the simulated robot."""
-    payload_estimate_kg: float | None = None
-    """What the controller of a real robot is told; None: what its parameters say."""
-    seed: int = 42
-    """Of the episode: phases, initial error, payload estimate."""
-    lockstep: bool = False
-    """Simulated time: a simulated robot waits for the command of every state."""
-    namespace: str = ''
-    params_file: Path | None = None
-    record: Path | str | None = None
-    """Where a bag goes."""
-    faults: Path | str = ''
-    """What the simulated robot is to suffer: path of a file, or its name in config/faults."""
-    faults_start_s: float = 0.0
-    """Where on the timeline of the faults the simulated robot begins."""
-    log_level: str = 'info'
-
-    def episode(self) -> Episode:
-        """Return the episode that plant and reference are set to."""
-        task = load_settings().plant.task
-        return draw_evaluation(task, self.seed, self.payload_kg, 1, self.tau_z_s).of_arm(0)
+SHUTDOWN_ORDER = ('controller_node', 'plant_node', 'recorder')
+"""The recorder last: it shall see how the others end."""
+PAYLOAD_KG = 0.75
+"""Of a simulated robot."""
+Process: TypeAlias = 'subprocess.Popen[bytes]'
 
 
 def dated_bag() -> Path:
@@ -86,59 +40,111 @@ def dated_bag() -> Path:
     return Path('runs/bags') / time.strftime('%Y%m%d_%H%M%S')
 
 
+def bag_of(word: str) -> Path | None:
+    """Return the folder that the launch argument `record` asks for."""
+    if word.lower() in ('', 'false'):
+        return None
+    return dated_bag() if word.lower() == 'true' else Path(word)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup(PlantOptions, ControllerOptions):
+    """What is to run."""
+
+    namespace: str = option('', 'of all nodes and topics', default_help='none')
+    params_file: Path | None = option(
+        None,
+        'a YAML file of ROS parameters; the simulated episode, and options other than their '
+        'defaults, overrule it',
+        metavar='FILE',
+    )
+    record: Path | str | None = option(
+        None,
+        'record everything into a bag; the launch file also takes true, for runs/bags/DATE_TIME',
+        metavar='BAG',
+        launch_default='false',
+        read=bag_of,
+    )
+    log_level: str = option('info', 'debug, info, warn or error')
+
+    @property
+    def robot_payload_kg(self) -> float:
+        """What a simulated robot carries."""
+        return PAYLOAD_KG if self.payload_kg is None else self.payload_kg
+
+    def episode(self) -> Episode:
+        """Return the episode that plant and reference are set to."""
+        task = load_settings().plant.task
+        return draw_evaluation(task, self.seed, self.robot_payload_kg, 1, self.tau_z_s).of_arm(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest(Setup):
+    """What is to run, for how long, and who may reach it: `metactl up` and the launch file."""
+
+    duration_s: float = option(
+        0.0, 'end after so many seconds; 0: never', name='duration', metavar='S'
+    )
+    loopback: bool = option(True, 'keep all traffic on this machine')
+
+
 def parameters_of(setup: Setup) -> dict[str, dict[str, object]]:
-    """Return the ROS parameters of each process, by module, in the order of starting."""
-    usual = defaults_of('controller_node.yaml')
-    # These overrule the parameter file, so only what was chosen is among them.
-    controller: dict[str, object] = {
-        name: getattr(setup, name)
-        for name in (
-            *('controller', 'policy', 'policy_sha256', 'classical_file', 'arm_file'),
-            *('controller_file', 'joint_prefix', 'shadow'),
-        )
-        if getattr(setup, name) != usual[name]
-    }
-    if setup.reference:
-        controller['reference'] = setup.reference
-    if setup.autostart is not None:
-        controller['autostart'] = setup.autostart
-    if setup.lockstep:
-        controller['use_sim_time'] = True
+    """Return the ROS parameters of each process, by module, in the order of starting.
+
+    They overrule the parameter file, so only what was chosen is among them.
+
+    Raises:
+        ConfigError: If what was chosen does not go together.
+    """
     chosen: dict[str, dict[str, object]] = {}
     if setup.record is not None:
         chosen['recorder'] = {'out': str(setup.record)}
     if setup.plant != 'none':
-        controller |= _told_of_the_episode(setup)
-        chosen['plant_node'] = {
-            'plant': setup.plant,
-            'tau_z_s': setup.tau_z_s,
-            'payload_kg': setup.payload_kg,
-            'seed': setup.seed,
-            'lockstep': setup.lockstep,
-        }
-        if setup.arm_file:
-            chosen['plant_node']['arm_file'] = setup.arm_file
-        if setup.joint_prefix:
-            raise ConfigError(
-                f'joint_prefix: the simulated robot has none, found {setup.joint_prefix!r}; give '
-                'an arm_file with other joint names, or choose plant none.'
-            )
-        if setup.faults:
-            chosen['plant_node'] |= {
-                'faults': str(faults_file(setup.faults).resolve()),
-                'faults_start_s': setup.faults_start_s,
-            }
+        chosen['plant_node'] = _plant_parameters(setup)
     elif setup.faults:
         raise ConfigError('faults: only a simulated robot has them; choose a plant, or none.')
-    elif setup.payload_estimate_kg is not None:
-        controller['payload_kg'] = setup.payload_estimate_kg
-    return {**chosen, 'controller_node': controller}
+    return {**chosen, 'controller_node': _controller_parameters(setup)}
 
 
-def assumed_by(setup: Setup) -> dict[str, dict[str, object]]:
-    """Return the ROS parameters, by module, that hold unless a parameter file says otherwise.
+def _plant_parameters(setup: Setup) -> dict[str, object]:
+    if setup.joint_prefix:
+        raise ConfigError(
+            f'joint_prefix: the simulated robot has none, found {setup.joint_prefix!r}; give '
+            'an arm_file with other joint names, or choose plant none.'
+        )
+    names = ('plant', 'tau_z_s', 'seed', 'lockstep')
+    parameters: dict[str, object] = {name: getattr(setup, name) for name in names}
+    parameters['payload_kg'] = setup.robot_payload_kg
+    if setup.arm_file:
+        parameters['arm_file'] = setup.arm_file
+    if setup.faults:
+        parameters['faults'] = str(faults_file(setup.faults).resolve())
+        parameters['faults_start_s'] = setup.faults_start_s
+    return parameters
 
-    Beside a simulated robot control may begin at once; with a real one nothing moves until told.
+
+def _controller_parameters(setup: Setup) -> dict[str, object]:
+    usual = defaults_of('controller_node.yaml')
+    given = {name: getattr(setup, name) for name in options_of(ControllerOptions)}
+    is_open = {'autostart': setup.autostart is None, 'reference': not setup.reference}
+    parameters: dict[str, object] = {
+        name: value
+        for name, value in given.items()
+        if name != 'payload_kg' and not is_open.get(name, value == usual[name])
+    }
+    if setup.lockstep:
+        parameters['use_sim_time'] = True
+    if setup.plant != 'none':
+        parameters |= _episode_parameters(setup)
+    elif setup.payload_kg is not None:
+        parameters['payload_kg'] = setup.payload_kg
+    return parameters
+
+
+def default_parameters(setup: Setup) -> dict[str, dict[str, object]]:
+    """Return the ROS parameters, by module, that a parameter file may overrule.
+
+    With a simulated robot control begins at once; a real one does not move without a request.
     """
     if setup.plant == 'none':
         return {}
@@ -159,27 +165,29 @@ def require_files(setup: Setup) -> None:
         policy_file(setup.policy)
 
 
-def _told_of_the_episode(setup: Setup) -> dict[str, object]:
-    """Return the parameters by which the controller fits the simulated robot."""
+def _episode_parameters(setup: Setup) -> dict[str, object]:
+    """Return the parameters that fit the controller to the episode of the simulated robot."""
     episode = setup.episode()
     assert isinstance(episode.reference, Sinusoid)
-    is_told = setup.controller == 'oracle'  # the truth, where others get an estimate
+    knows_truth = setup.controller == 'oracle'
     known_s = load_settings().plant.task.tau_z_s
-    if is_told and setup.tau_z_s != known_s:
+    if knows_truth and setup.tau_z_s != known_s:
         raise ConfigError(
             f'controller: the oracle knows the tau_z of config/plant.yaml, {known_s:g} s, found a '
             f'robot of {setup.tau_z_s:g} s; leave tau_z out, or use python -m training.evaluate.'
         )
-    told: dict[str, object] = {
-        'payload_kg': setup.payload_kg if is_told else float(episode.payload_estimate_kg),
+    parameters: dict[str, object] = {
+        'payload_kg': setup.robot_payload_kg
+        if knows_truth
+        else float(episode.payload_estimate_kg),
         'sinusoid.amplitude_rad': episode.reference.amplitude_rad.tolist(),
         'sinusoid.omega_radps': episode.reference.omega_radps.tolist(),
         'sinusoid.phase_rad': episode.reference.phase_rad.tolist(),
     }
     if setup.lockstep:
         # The plant waits, and a busy machine may be slow: that must not change what is computed.
-        told |= {'state_timeout_s': 10.0, 'inference_budget_s': 1.0}
-    return told
+        parameters |= {'state_timeout_s': 10.0, 'inference_budget_s': 1.0}
+    return parameters
 
 
 def commands(setup: Setup) -> dict[str, list[str]]:
@@ -200,7 +208,7 @@ def ros_arguments(setup: Setup, name: str) -> list[str]:
     arguments = ['--ros-args', '--log-level', setup.log_level]
     if setup.namespace:
         arguments += ['-r', f'__ns:=/{setup.namespace.strip("/")}']
-    arguments += _assignments(assumed_by(setup).get(name, {}))
+    arguments += _assignments(default_parameters(setup).get(name, {}))
     if setup.params_file is not None:
         arguments += ['--params-file', str(setup.params_file)]
     return arguments + _assignments(parameters_of(setup).get(name, {}))
@@ -210,46 +218,111 @@ def _assignments(values: Mapping[str, object]) -> list[str]:
     return [part for name, x in values.items() for part in ('-p', f'{name}:={json.dumps(x)}')]
 
 
-def begin(
-    setup: Setup, name: str, environment: Mapping[str, str] | None = None
-) -> 'subprocess.Popen[bytes]':
-    """Start one process of a set-up; loopback only, unless an environment is given."""
-    env = {**os.environ, **(loopback_environment(None) if environment is None else environment)}
-    return subprocess.Popen(commands(setup)[name], env=env, start_new_session=True)
+class ProcessGroup:
+    """Processes by name, each in a session of its own, that are stopped together.
+
+    SIGINT and SIGTERM wait while a process is started or stopped, so that none is left behind.
+
+    Args:
+        environment: Added to the variables of this process; None: ROS stays on the loopback.
+        log_folder: Where the output of a process goes, as NAME.log; None: to our own.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, log_folder: Path | None = None
+    ) -> None:
+        added = loopback_environment(None) if environment is None else environment
+        self._environment, self._log_folder = {**os.environ, **added}, log_folder
+        self._processes: dict[str, Process] = {}
+
+    def __enter__(self) -> 'ProcessGroup':
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_all()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._processes
+
+    def __getitem__(self, name: str) -> Process:
+        return self._processes[name]
+
+    def start(self, name: str, command: Sequence[str], *, has_input: bool = False) -> Process:
+        """Start a process, with a pipe to its input if asked for."""
+        folder = self._log_folder
+        output = (folder / f'{name}.log').open('ab') if folder is not None else nullcontext()
+        with output as log, deferred_signals():
+            process = self._processes[name] = subprocess.Popen(
+                command,
+                env=self._environment,
+                start_new_session=True,
+                stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
+                stdout=log,
+                stderr=None if log is None else subprocess.STDOUT,
+            )
+        return process
+
+    def start_busy(self, per_core: int = 1) -> None:
+        """Start processes that compute nothing useful: so many for each core."""
+        with deferred_signals():
+            for _ in range(per_core * (os.cpu_count() or 1)):
+                name = f'busy_{len(self._processes)}'
+                self.start(name, [sys.executable, '-c', 'while True: pass'])
+
+    def ended(self) -> dict[str, int]:
+        """Return the exit codes of processes that ended by themselves, by name."""
+        codes = {name: process.poll() for name, process in self._processes.items()}
+        return {name: code for name, code in codes.items() if code is not None}
+
+    def send_signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process and to all it has started, as when a machine pauses."""
+        process = self._processes[name]
+        with suppress(ProcessLookupError):
+            if process.poll() is None:
+                os.killpg(process.pid, number)
+
+    def kill(self, name: str) -> None:
+        """End a process with SIGKILL; it may then be started again."""
+        with deferred_signals():
+            process = self._processes.pop(name)
+            process.kill()
+            process.wait()
+
+    def stop(self, name: str) -> int:
+        """Ask a process to end, kill it after END_WITHIN_S, and return its exit code."""
+        with deferred_signals():
+            self.send_signal(name, signal.SIGCONT)  # SIGTERM waits while one is stopped
+            process = self._processes.pop(name)
+            process.terminate()
+            try:
+                process.wait(END_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            if process.stdin is not None:
+                process.stdin.close()
+            return process.wait()
+
+    def stop_all(self) -> dict[str, int]:
+        """Stop every process, those of SHUTDOWN_ORDER last; return their exit codes, by name."""
+        others = [name for name in self._processes if name not in SHUTDOWN_ORDER]
+        last = [name for name in SHUTDOWN_ORDER if name in self._processes]
+        with deferred_signals():
+            return {name: self.stop(name) for name in (*others, *last)}
 
 
 @contextmanager
-def running(
-    setup: Setup, environment: Mapping[str, str] | None = None
-) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
-    """Start the processes; end them, controller first, when the block is left."""
-    processes: dict[str, subprocess.Popen[bytes]] = {}
-    try:
-        for name in parameters_of(setup):
-            with undisturbed():
-                processes[name] = begin(setup, name, environment)
-        yield processes
-    finally:
-        with undisturbed():
-            for name in LAST_WORDS:
-                if name in processes:
-                    end(processes[name])
+def running(setup: Setup, environment: Mapping[str, str] | None = None) -> Iterator[ProcessGroup]:
+    """Start the processes of a set-up; stop them when the block is left.
 
-
-def spin() -> 'subprocess.Popen[bytes]':
-    """Start a process that keeps a core busy and does nothing useful."""
-    return subprocess.Popen([sys.executable, '-c', 'while True: pass'])
-
-
-def end(process: 'subprocess.Popen[bytes]') -> int:
-    """Ask a process to end, and insist after a while; return its exit code."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(END_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    return process.wait()
+    Args:
+        setup: What is to run.
+        environment: As of a `ProcessGroup`.
+    """
+    lines = commands(setup)
+    with ProcessGroup(environment) as group:
+        for name, line in lines.items():
+            group.start(name, line)
+        yield group
 
 
 def run_up(setup: Setup, duration_s: float, environment: Mapping[str, str] | None = None) -> int:
@@ -268,10 +341,9 @@ def run_up(setup: Setup, duration_s: float, environment: Mapping[str, str] | Non
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, ask)
     until = time.monotonic() + duration_s if duration_s else float('inf')
-    with running(setup, environment) as processes:
+    with running(setup, environment) as group:
         while not must_end and time.monotonic() < until:
-            ended = [p.returncode for p in processes.values() if p.poll() is not None]
-            if ended:
-                return max(ended, key=abs)
+            if codes := group.ended().values():
+                return max(codes, key=abs)
             time.sleep(0.1)
     return 0

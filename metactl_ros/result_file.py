@@ -9,7 +9,6 @@ from pathlib import Path
 import platform
 import subprocess
 import sys
-from typing import Any
 
 from metactl_ros.files import write_atomically
 from metactl_ros.settings import Settings
@@ -27,7 +26,7 @@ def write_json(path: Path, value: object) -> None:
     write_atomically(path, text)
 
 
-def provenance(settings: Settings) -> dict[str, Any]:
+def provenance(settings: Settings) -> dict[str, object]:
     """Return the resolved settings, the versions, the code and the command, for a result file."""
     packages = ('metactl_ros', 'numpy', 'pybullet', 'torch', 'stable-baselines3')
     return {

@@ -78,7 +78,7 @@ def parse_yaml(text: str, *, is_all_text: bool = False) -> object:
     """Return what a YAML text holds.
 
     Args:
-        text: The text; whoever gives it has bounded its size.
+        text: The text; its size is bounded by the caller.
         is_all_text: Leave everything that is neither table nor list a text, as it is written.
 
     Raises:

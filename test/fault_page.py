@@ -9,9 +9,8 @@ import json
 from pathlib import Path
 import sys
 
-from metactl_ros.hil.command import chosen_scenarios
 from metactl_ros.hil.fault_table import comparison
-from metactl_ros.hil.scenario import load_scenario
+from metactl_ros.hil.scenario import chosen_scenarios, load_scenario
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (7, 8, 9)
@@ -62,14 +61,14 @@ def random_faults(folder):
         '',
         '`metactl hil --random --minutes 10 --seed N`: how many came, the fastest and the',
         'furthest that a joint got (limits 8 rad/s; 2.9 and 2.6 rad), and how many of the demands',
-        'that hold of every run (`metactl_ros/hil/always.py`) were not met.',
+        'that hold of every run (`metactl_ros/hil/judge.py`) were not met.',
         '',
         '| seed | faults | commands | commands of others | speed, rad/s | position, rad | '
         'resets | not met |',
         '|---|---|---|---|---|---|---|---|',
     ]
     for seed in SEEDS:
-        found = kept(f'nemesis_{seed}.json', folder)
+        found = kept(f'random_faults_{seed}.json', folder)
         if found is None:
             continue
         unmet = [verdict['demand'] for verdict in found['verdicts'] if not verdict['has_passed']]
@@ -127,11 +126,12 @@ def hostile(folder):
         '| what | how many | answered badly | slowest, s | written by |',
         '|---|---|---|---|---|',
     ]
-    for what in ('bundles', 'bags', 'yaml'):
+    modules = {'bundles': 'bundles', 'bags': 'bags', 'yaml': 'yaml_files'}
+    for what, module in modules.items():
         found = kept(f'hostile_{what}.json', folder)
         if found is not None:
             cells = (what, found['num_cases'], found['num_bad'], found['slowest_s'])
-            lines.append('| ' + ' | '.join(map(str, cells)) + f' | `test/hostile_{what}.py` |')
+            lines.append('| ' + ' | '.join(map(str, cells)) + f' | `test/hostile/{module}.py` |')
     return [*lines, '']
 
 
@@ -147,7 +147,7 @@ def mutants(folder):
         '|---|---|---|---|---|',
     ]
     for row in (kept('hil_mutants.json', folder) or {}).get('mutants', []):
-        (file,) = chosen_scenarios([row['scenario']], is_all=False)
+        (file,) = chosen_scenarios([row['scenario']])
         found = row['failed_expectations'][0] if row['is_noticed'] else '**nothing: it survived**'
         cells = (f'`{row["scenario"]}`', load_scenario(file).title, row['protection'])
         lines.append('| ' + ' | '.join((*cells, row['mutant'], found)) + ' |')

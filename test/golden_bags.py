@@ -48,7 +48,7 @@ def replay(name, out):
 
 def record():
     """Record over ROS."""
-    from recordings import cut, messages_of, record_lockstep, with_every_command, write_own
+    from support.recordings import cut, messages_of, record_lockstep, with_every_command, write_own
 
     domain = os.getpid() % 50 * 2
     for name, options in RECORDED.items():

@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import NamedTuple
 
 from golden_values import digest, ELSEWHERE, ROOT, RTOL
-from made_records import cells, kept_baselines, of_study
 import numpy as np
 import pytest
-from tick_logs import Day
+from support.made_records import cells, kept_baselines, of_study
+from support.tick_logs import Day
 
 from metactl_ros.baselines import constant_policy, load_learned, on_observer
 from metactl_ros.control.loop import ControlLoop
@@ -25,9 +25,9 @@ from metactl_ros.plants import make_plant
 from metactl_ros.settings import load_file, load_settings, shipped_policy
 from metactl_ros.signals import ArmState, Reference, seconds
 from metactl_ros.sim.rollout import run_episode, without_warmup
-from training.benchmark import players
-from training.judge.contest import prepare
+from training.benchmark import controllers
 from training.judge.regimes import draw_cases, load_benchmark, settings_in
+from training.judge.rollouts import prepare
 from training.judge.study import expand, Study
 from training.learn.env import ArmEnv, EnvSettings
 from training.learn.run import load_presets
@@ -36,7 +36,7 @@ from training.records import Run
 SETTINGS = load_settings()
 BENCHMARK = load_benchmark()
 REGIMES = tuple(regime.name for regime in BENCHMARK.regimes)
-CONTROLLERS = tuple(player.name for player in players('nominal'))
+CONTROLLERS = tuple(spec.name for spec in controllers('nominal'))
 PEAK_NM = (90.4, 27.9)
 """Of ct, as results/benchmark.json has it: what the motors give in `effort_limit` follows."""
 NUM_ARMS = 3
@@ -50,9 +50,10 @@ COMMANDS = {
         name: f'training.{name}'
         for name in (
             *('benchmark', 'evaluate', 'export', 'false_alarms', 'grid', 'lyapunov_fit'),
-            *('networks', 'phase1', 'report', 'train', 'tune'),
+            *('phase1', 'report', 'train', 'tune'),
         )
     },
+    'networks': 'training.learn.networks',
 }
 """Where the `main` of each command is; imported when it is called: some need torch."""
 
@@ -145,15 +146,15 @@ def rtol_for(about):
     return RTOL if about['rounding'] == rounding() else ELSEWHERE
 
 
-def _player(name, sensors='nominal'):
-    return next(player for player in players(sensors) if player.name == name)
+def _spec(name, sensors='nominal'):
+    return next(spec for spec in controllers(sensors) if spec.name == name)
 
 
-def _prepared(settings, player, episodes):
+def _prepared(settings, spec, episodes):
     """Return the settings and the policy of a controller."""
-    if player.bundle is not None:
+    if spec.learned is not None:
         return _learned().controller, _learned().policy
-    controller, policy = prepare(settings, player, episodes)
+    controller, policy = prepare(spec, settings, episodes)
     nominal = ControlLoop(settings.arm, controller).nominal_action
     return controller, policy or constant_policy(nominal)
 
@@ -174,8 +175,8 @@ def rollout(cell, num_steps, nudge=0.0):
         episodes = episodes.of_arm(1)
     start = replace(episodes.start, q_rad=episodes.start.q_rad * (1.0 + nudge))
     episodes = replace(episodes, start=start)
-    player = _player(cell.controller, regime.tuned_for)
-    controller, policy = _prepared(settings, player, episodes)
+    spec = _spec(cell.controller, regime.tuned_for)
+    controller, policy = _prepared(settings, spec, episodes)
     loop = ControlLoop(settings.arm, without_warmup(controller), cell.enforcement)
     plant = make_plant(cell.plant, settings)
     try:
@@ -201,7 +202,7 @@ def sinusoid_states(num_steps, num_arms, tampered):
     regime = BENCHMARK.regime('tau_2')
     cases = replace(BENCHMARK.judging, payloads_kg=PAYLOADS_KG[1:2], rollouts=num_arms)
     episodes = draw_cases(SETTINGS, regime, cases)
-    controller, policy = _prepared(SETTINGS, _player('ct'), episodes)
+    controller, policy = _prepared(SETTINGS, _spec('ct'), episodes)
     loop = ControlLoop(SETTINGS.arm, without_warmup(controller))
     plant = make_plant('rk4', SETTINGS)
     true = plant.reset(episodes.start)
@@ -237,7 +238,7 @@ def answers(name, seen, is_mute, healths):
         BENCHMARK.judging, payloads_kg=PAYLOADS_KG[1:2], rollouts=len(seen['payload_kg'])
     )
     episodes = draw_cases(SETTINGS, regime, cases)
-    controller, policy = _prepared(SETTINGS, _player(name), episodes)
+    controller, policy = _prepared(SETTINGS, _spec(name), episodes)
     modes = replace(controller.modes, warmup_ticks=5, recovery_ticks=10)
     loop = ControlLoop(SETTINGS.arm, replace(controller, modes=modes))
     steps, acted = [], None
@@ -269,7 +270,7 @@ def error_health():
 
 def bad_day(name):
     """Return the ticks of a controller that goes through every mode: arrays by name."""
-    controller, policy = _prepared(SETTINGS, _player(name), None)
+    controller, policy = _prepared(SETTINGS, _spec(name), None)
     day = Day(policy, controller=controller).bad()
     return {
         'effort_nm': np.array([tick.step.effort_nm for tick in day.ticks]),

@@ -29,12 +29,11 @@ from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.runtime.control_thread import (
     ControlThread,
-    PATIENCE_NS,
-    Timing,
 )
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.inbox import Arrival, Inbox
+from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
 from metactl_ros.runtime.reference_source import MotionSource
+from metactl_ros.runtime.state_intake import Arrival, Inbox
 from metactl_ros.settings import load_settings, shipped_policy
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.task import draw_evaluation

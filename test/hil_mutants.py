@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.hil.command import CAN_BE_RUN, chosen_scenarios, run_judged
-from metactl_ros.hil.scenario import load_scenario
+from metactl_ros.hil.run import CAN_BE_RUN, run_judged
+from metactl_ros.hil.scenario import chosen_scenarios, load_scenario
 from metactl_ros.processes import commands
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
@@ -50,7 +50,7 @@ Timing = control_node.Timing
 control_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
 """
 ONE_STATE_PER_TICK = """
-from metactl_ros.runtime.inbox import Inbox
+from metactl_ros.runtime.state_intake import Inbox
 honest = Inbox.take
 def take(self, timeout_s=0.0):
     first, *rest = honest(self, timeout_s) or [None]
@@ -67,16 +67,16 @@ from metactl_ros.runtime import state_gate
 state_gate.ADOPT_AFTER = 10**9
 """
 NAMES_UNCHECKED = """
-from metactl_ros.runtime import joint_messages
-joint_messages.find_joints = lambda names, wanted: list(range(len(wanted)))
+from metactl_ros.runtime import joint_samples
+joint_samples.find_joints = lambda names, wanted: list(range(len(wanted)))
 """
 NUMBERS_UNCHECKED = """
 import numpy as np
 from metactl_ros.control.law import Situation
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.runtime import joint_messages
+from metactl_ros.runtime import joint_samples
 from metactl_ros.signals import split
-joint_messages._pick = lambda values, field, names, places: np.array([values[p] for p in places])
+joint_samples._pick = lambda values, field, names, places: np.array([values[p] for p in places])
 ControlLoop._perceive = lambda self, state, goal: (Situation(*map(split, (
     state.q_rad, state.qd_radps, goal.q_rad, goal.qd_radps, goal.qdd_radps2))), True, True)
 """
@@ -127,7 +127,7 @@ StateGate._out_of_step = StateGate._note_lost = lambda *_: None
 HEARS_EVERYBODY = """
 from metactl_ros.runtime.sources import Contradictions, Lines, SourceWatch
 Contradictions.are_there = Lines.are_several = lambda *_: False
-Lines.hear = lambda *_: True
+Lines.receive = lambda *_: True
 SourceWatch.look = lambda *_: None
 """
 JOINS_IN = """
@@ -178,8 +178,8 @@ from metactl_ros.runtime import state_intake
 state_intake.REPORTED = {}
 """
 CLEARS_ALWAYS = """
-from metactl_ros.runtime import context_clearing
-context_clearing.EVERY_NS = 0
+from metactl_ros.runtime import operator_desk
+operator_desk.CLEAR_EVERY_NS = 0
 """
 FIXED_GAINS = """
 from metactl_ros.runtime.controller import LiveController
@@ -292,7 +292,7 @@ MUTANTS = {
 
 
 def mutated(mutant):
-    """Return a function like `fleet.commands` whose processes lack a protection."""
+    """Return a function like `processes.commands` whose processes lack a protection."""
 
     def commands_of(setup):
         lines = commands(setup)
@@ -307,10 +307,10 @@ def mutated(mutant):
 
 def run(name, out):
     """Run a scenario without its protection; return what the table says of it."""
-    (file,) = chosen_scenarios([name], is_all=False)
-    mutant = MUTANTS[name]
+    (file,) = chosen_scenarios([name])
+    scenario, mutant = load_scenario(file), MUTANTS[name]
     for _ in range(ATTEMPTS):
-        outcome = run_judged(file, out / name, commands_of=mutated(mutant), attempts=1)
+        outcome = run_judged(file, scenario, out / name, mutated(mutant), attempts=1)
         unmet = [verdict for verdict in outcome.verdicts if not verdict.has_passed]
         if outcome.stalls_s and not outcome.stalls_s[-1]:
             break
@@ -319,7 +319,7 @@ def run(name, out):
     failed = [f'{verdict.demand}: found {verdict.found}' for verdict in unmet]
     return {
         'scenario': name,
-        'protection': load_scenario(file).protection,
+        'protection': scenario.protection,
         'mutant': mutant.says,
         'is_noticed': bool(failed),
         'longest_stall_s': outcome.stalls_s[-1],

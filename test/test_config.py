@@ -219,3 +219,40 @@ def test_a_setting_written_back_builds_the_same_value(settings):
 def test_numbers_built_in_code_are_held_to_the_same_rules():
     with pytest.raises(MetactlError, match='kd_per_s: expected'):
         GainBox(kd_per_s=(1, float('nan')), lambda_per_s=(1, 2), feed_forward=())
+
+
+@dataclasses.dataclass(frozen=True)
+class Circle:
+    radius_m: float
+    colour: str = 'red'
+
+
+@dataclasses.dataclass(frozen=True)
+class Square:
+    side_m: float
+    colour: str = 'red'
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    shapes: tuple[Circle | Square, ...]
+
+
+def test_of_several_dataclasses_the_one_is_built_whose_own_key_is_given():
+    found = build(Picture, {'shapes': [{'side_m': 2, 'radius_m': None}, {'radius_m': 1}]}, 'here')
+    assert found.shapes == (Square(2.0), Circle(1.0))
+
+
+@pytest.mark.parametrize(
+    ('shape', 'says'),
+    [
+        ({'colour': 'blue'}, r"expected exactly one of \['radius_m', 'side_m'\], found \[\]"),
+        ({'side_m': 1.0, 'radius_m': 1.0}, 'expected exactly one of'),
+        ({'sid_m': 1.0}, "unknown key 'sid_m'; did you mean"),
+        ({'side_m': 'long'}, 'side_m: expected a finite number'),
+        (None, 'expected a table, found None'),
+    ],
+)
+def test_a_mapping_of_none_or_of_several_of_them_is_refused(shape, says):
+    with pytest.raises(ConfigError, match=says):
+        build(Picture, {'shapes': [shape]}, 'here')

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from metactl_ros.metrics import delta_percent, is_lost, LOST_ERROR_RAD, tracking_rmse
+from metactl_ros.metrics import (
+    delta_percent,
+    is_lost,
+    LOST_ERROR_RAD,
+    percentiles,
+    tracking_rmse,
+)
 
 
 def test_rmse_of_a_hand_computed_rollout():
@@ -41,3 +47,8 @@ def test_one_arm_is_lost_or_not():
 
 def test_delta_is_negative_for_an_improvement():
     assert delta_percent(0.05, 0.10) == pytest.approx(-50.0)
+
+
+def test_percentiles_are_those_of_a_known_row_and_none_of_nothing():
+    assert percentiles(np.arange(101.0)) == {'p50': 50.0, 'p99': 99.0, 'max': 100.0}
+    assert percentiles(np.zeros(0)) is None

@@ -5,12 +5,12 @@
 from dataclasses import replace
 import os
 
-from followed import as_followed
 import numpy as np
 import pytest
+from support.episodes import as_followed
 
 from metactl_ros.bag.tick_log import read_ticks
-from metactl_ros.baselines import load_classical, RIVALS
+from metactl_ros.baselines import BASELINES, load_classical
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
 from metactl_ros.plants import make_plant
@@ -65,7 +65,7 @@ def test_the_environment_gives_the_efforts_of_the_in_process_loop(
     np.testing.assert_array_equal(efforts, in_process.effort_nm)
 
 
-@pytest.mark.parametrize('name', RIVALS)
+@pytest.mark.parametrize('name', BASELINES)
 def test_the_environment_of_a_rival_gives_the_efforts_of_the_in_process_loop(
     setup, settings, name
 ):
@@ -100,7 +100,7 @@ def test_the_node_in_lockstep_gives_the_efforts_of_the_in_process_loop(
     setup, in_process, tmp_path
 ):
     pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-    from ros_peer import wait_until
+    from support.ros_peer import wait_until
 
     bag = tmp_path / 'bag'
     with running(replace(setup, record=bag), loopback_environment(DOMAIN)):

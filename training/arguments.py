@@ -1,12 +1,44 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What commands share: numbers checked where they are read, errors as they are printed."""
+"""What commands share: a parser, numbers checked where they are read, errors as exit code 2."""
 
 import argparse
+from collections.abc import Callable, Sequence
+import functools
 import math
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
+
+from metactl_ros.errors import MetactlError
+
+Command: TypeAlias = Callable[[Sequence[str] | None], int]
+
+
+def command_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of `python -m training.NAME`, its help laid out as written."""
+    return argparse.ArgumentParser(
+        prog=f'python -m training.{name}',
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def refusing(main: Command) -> Callable[..., int]:
+    """Let a command end with exit code 2 and the message, if this package raises an error."""
+
+    @functools.wraps(main)
+    def run(arguments: Sequence[str] | None = None) -> int:
+        try:
+            return main(arguments)
+        except MetactlError as error:
+            # As it is: its brackets are no markup, its lines are not cut.
+            text = f'[red]error:[/red] {escape(str(error))}'
+            Console(stderr=True).print(text, highlight=False, soft_wrap=True)
+            return 2
+
+    return run
 
 
 def positive_number(text: str) -> float:
@@ -23,8 +55,3 @@ def positive_count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f'expected a whole number above 0, found {text}')
     return value
-
-
-def complain(console: Console, error: Exception) -> None:
-    """Print an error as it is: its brackets are no markup, its lines are not cut."""
-    console.print(f'[red]error:[/red] {escape(str(error))}', highlight=False, soft_wrap=True)

@@ -5,10 +5,9 @@
     python -m training.bench            # or: make bench
 
 Timings are noisy, so things that are compared are measured in turns within one run, and the median
-over the turns is kept.
+over the turns is kept. A gradient step is compared with stock SAC and plain attention.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 import gc
 import json
@@ -21,6 +20,9 @@ import numpy as np
 import psutil
 from rich.console import Console
 from rich.table import Table
+from stable_baselines3 import SAC
+from stable_baselines3.common.buffers import ReplayBuffer
+import torch
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.policy.bundle import load_bundle
@@ -32,10 +34,31 @@ from metactl_ros.sim.plant import Plant
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
-from training.judge.bench_training import bench_training, flat
+from training.arguments import command_parser
+from training.learn.env import ArmEnv, EnvSettings
+from training.learn.networks import (
+    DeepAttention,
+    make_policy_kwargs,
+    NetworkConfig,
+    ShallowAttention,
+)
+from training.learn.plain_attention import PlainDeepAttention, PlainShallowAttention
+from training.learn.replay_buffer import WindowReplayBuffer
+from training.learn.run import FUSED
+from training.learn.shielded_sac import ShieldedSAC
+from training.records import leaves
 
 NUM_TURNS = 7
 BATCH = 1024
+"""Arms of the RK4 plant."""
+BATCH_SIZE = 256
+NUM_TRANSITIONS = 600
+CASES = {
+    'incrt_k4_w20': NetworkConfig(model='incrt', heads=4, window=20),
+    'incrt_k7_w50': NetworkConfig(model='incrt', heads=7, window=50),
+    'transformer_w20': NetworkConfig(model='transformer', heads=4, window=20),
+}
+PLAIN = {ShallowAttention: PlainShallowAttention, DeepAttention: PlainDeepAttention}
 
 
 def bench_plants(settings: Settings) -> dict[str, float]:
@@ -151,6 +174,81 @@ def _seconds_per_step(plant: Plant, effort_nm: np.ndarray, num_steps: int) -> fl
     return (time.perf_counter() - begin) / num_steps
 
 
+def bench_training(settings: Settings) -> dict[str, Any]:
+    """Return ratios of seconds per SAC gradient step, stock to ours, and of replay memory.
+
+    Both learners have the same networks, batches of 256 and one thread; they take turns.
+    """
+    torch.set_num_threads(1)
+    ratios, milliseconds = {}, {}
+    for name, config in CASES.items():
+        ours = _learner(settings, config, is_ours=True)
+        stock = _learner(settings, config, is_ours=False)
+        turns = [(_seconds(stock, 3), _seconds(ours, 20)) for _ in range(NUM_TURNS)]
+        ratios[name] = statistics.median(slow / fast for slow, fast in turns)
+        milliseconds[name] = 1e3 * statistics.median(fast for _, fast in turns)
+    return {
+        'train_step_ratio': ratios,
+        'train_step_ms': milliseconds,
+        'replay_memory_ratio_w50': _memory_ratio(settings),
+    }
+
+
+def _learner(settings: Settings, config: NetworkConfig, *, is_ours: bool) -> Any:
+    env = _env(settings, config.window)
+    kwargs = make_policy_kwargs(config)
+    shared: dict[str, Any] = {
+        'buffer_size': NUM_TRANSITIONS,
+        'learning_starts': NUM_TRANSITIONS + 1,
+        'seed': 0,
+        'device': 'cpu',
+    }
+    if is_ours:
+        model: SAC = ShieldedSAC(
+            'MlpPolicy',
+            env,
+            policy_kwargs={**kwargs, **FUSED},
+            replay_buffer_class=WindowReplayBuffer,
+            replay_buffer_kwargs={'num_rows': config.window},
+            lagrangian_rate=0.1,
+            **shared,
+        )
+    else:
+        extractor = PLAIN[kwargs['features_extractor_class']]
+        kwargs = {**kwargs, 'features_extractor_class': extractor}
+        model = SAC('MlpPolicy', env, policy_kwargs=kwargs, **shared)
+    model.learn(NUM_TRANSITIONS)
+    model.train(gradient_steps=2, batch_size=BATCH_SIZE)
+    return model
+
+
+def _seconds(model: SAC, gradient_steps: int) -> float:
+    """Return the median time of a gradient step; one before them warms the caches again."""
+    taken = []
+    for _ in range(gradient_steps + 1):
+        begin = time.perf_counter()
+        model.train(gradient_steps=1, batch_size=BATCH_SIZE)
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken[1:])
+
+
+def _memory_ratio(settings: Settings) -> float:
+    """Return bytes of stock replay over bytes of ours, for 100,000 steps of a window of 50."""
+    env, size = _env(settings, 50), 100_000
+    ours = WindowReplayBuffer(size, env.observation_space, env.action_space, 'cpu', num_rows=50)
+    stock = ReplayBuffer(size, env.observation_space, env.action_space, 'cpu')
+    names = ('observations', 'next_observations', 'actions', 'rewards', 'dones', 'timeouts')
+    theirs = sum(getattr(stock, name).nbytes for name in names)
+    return float(theirs / sum(array.nbytes for array in ours.state().values()))
+
+
+def _env(settings: Settings, window: int) -> ArmEnv:
+    env = EnvSettings(
+        plant='rk4', tau_z_s=2.0, num_rows=window, reward_scale=100.0, warm_start_share=0.0
+    )
+    return ArmEnv(settings, env)
+
+
 BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {
     'plants': bench_plants,
     'control_step': bench_control_step,
@@ -161,11 +259,7 @@ BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run every benchmark and write the figures."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.bench',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('bench', __doc__)
     parser.add_argument('--out', type=Path, default=Path('results/bench.json'))
     parser.add_argument(
         '--only', nargs='+', choices=list(BENCHMARKS), default=list(BENCHMARKS), help='(all)'
@@ -180,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Table(title=str(args.out))
     table.add_column('figure')
     table.add_column('value', justify='right')
-    for name, value in flat(figures).items():
+    for name, value in leaves(figures):
         table.add_row(name, f'{value:,.4g}' if value < 100.0 else f'{value:,.0f}')
     console.print(table)
     return 0

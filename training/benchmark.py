@@ -6,39 +6,33 @@
     python -m training.benchmark --regime tau_2 delay_20ms --out runs/some.json
 
 Every controller runs on the same episodes, once under the shield, as in the node, and once with
-the shield only counting. Rivals come from config/classical/ (python -m training.tune) as tuned for
-the sensors of the regime, on other seeds, payloads and references; learned policies are as they
-were trained, with ideal sensors. Cells that are done are kept in --cells and not run again.
+the shield only counting. Classical gains come from config/classical/ (python -m training.tune) as
+tuned for the sensors of the regime, on other seeds, payloads and references; learned policies are
+as they were trained, with ideal sensors. Cells that are done are kept in --cells, and not run
+again.
 """
 
-import argparse
 from collections.abc import Sequence
-from concurrent.futures import as_completed, ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 import functools
 import hashlib
 import json
-import multiprocessing
 import os
 from pathlib import Path
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import metactl_ros
-from metactl_ros.baselines import load_rivals, Rival, RIVALS
+from metactl_ros.baselines import CLASSICAL, ControllerSpec, load_spec
 from metactl_ros.control.shield import Enforcement
-from metactl_ros.errors import MetactlError
-from metactl_ros.plants import PlantName
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, share_directory, shipped_policies
-from training.arguments import complain
-from training.judge import contest
+from training.arguments import command_parser, refusing
+from training.judge import rollouts
 from training.judge.benchmark_page import write_page
-from training.judge.contest import Outcome, play, Player
 from training.judge.regimes import (
     Benchmark,
     Cases,
@@ -47,6 +41,8 @@ from training.judge.regimes import (
     Regime,
     settings_in,
 )
+from training.judge.rollouts import Conditions, evaluate_controller, Rollouts
+from training.pool import run_jobs
 
 ENFORCEMENTS: tuple[Enforcement, ...] = ('enforce', 'count')
 SPOT_REGIMES = ('tau_2', 'delay_20ms')
@@ -54,40 +50,33 @@ SPOT_REGIMES = ('tau_2', 'delay_20ms')
 SPOT_ROLLOUTS = 2
 
 
-class Cell(NamedTuple):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
     """One controller in one regime."""
 
-    player: Player
+    spec: ControllerSpec
     regime: Regime
-    enforcement: Enforcement
-    plant: PlantName
+    conditions: Conditions
     cases: Cases
     peak_nm: tuple[float, ...]
     """Of ct with ideal motors."""
 
-    @property
-    def name(self) -> str:
-        """What tells it from other cells, and from itself with other inputs."""
-        parts = (self.player.name, self.regime.name, self.enforcement, self.plant)
-        bundle = self.player.bundle
-        sums = '' if bundle is None else (bundle / 'SHA256SUMS').read_text(encoding='ascii')
-        inputs = (
-            self.player.rival,
-            self.regime,
-            self.cases,
-            self.peak_nm,
-            sums,
-            load_settings(),
-            hash_of_code(),
-        )
-        return '_'.join((*parts, hashlib.sha256(repr(inputs).encode()).hexdigest()[:12]))
+
+def file_of(cell: Cell) -> str:
+    """Return the name of a cell's file: it changes with everything that decides the figures."""
+    spec, conditions = cell.spec, cell.conditions
+    sums = (spec.learned / 'SHA256SUMS').read_text(encoding='ascii') if spec.learned else ''
+    inputs = (spec.baseline, cell.regime, cell.cases, cell.peak_nm, sums)
+    known = repr((*inputs, load_settings(), hash_of_code()))
+    parts = (spec.name, cell.regime.name, conditions.enforcement, conditions.plant)
+    return f'{"_".join(parts)}_{hashlib.sha256(known.encode()).hexdigest()[:12]}.json'
 
 
 @functools.cache
 def hash_of_code() -> str:
-    """Return the hash of all code that decides a cell."""
+    """Return the hash of all code that decides a cell; read once, however many cells."""
     folder = Path(metactl_ros.__file__).parent
-    files = [*sorted(folder.rglob('*.py')), Path(contest.__file__), Path(__file__)]
+    files = [*sorted(folder.rglob('*.py')), Path(rollouts.__file__), Path(__file__)]
     return hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -98,45 +87,46 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     episodes = draw_cases(settings, regime, cases)
     num_steps = round(regime.duration_s * settings.controller.law.rate_hz)
     began_s = time.perf_counter()
-    outcome = play(settings, episodes, cell.player, num_steps, cell.enforcement, cell.plant)
+    found = evaluate_controller(cell.spec, settings, episodes, num_steps, cell.conditions)
     return {
-        'controller': cell.player.name,
+        'controller': cell.spec.name,
         'regime': regime.name,
-        'enforcement': cell.enforcement,
-        'plant': cell.plant,
-        **summarise(outcome, cases),
+        'enforcement': cell.conditions.enforcement,
+        'plant': cell.conditions.plant,
+        **summarise(found, cases),
         'took_s': time.perf_counter() - began_s,
     }
 
 
-def summarise(outcome: Outcome, cases: Cases) -> dict[str, Any]:
+def summarise(found: Rollouts, cases: Cases) -> dict[str, Any]:
     """Return the figures of a cell; none where an arm was lost, because survivors would flatter.
 
     `rmse_by_rollout` has the mean over the payloads, one entry per phase: the unit of resampling.
     """
-    is_lost = outcome.is_lost | ~np.isfinite(outcome.rmse_rad)
-    table = outcome.rmse_rad.reshape(len(cases.payloads_kg), cases.rollouts)
+    is_lost = found.is_lost | ~np.isfinite(found.rmse_rad)
+    table = found.rmse_rad.reshape(len(cases.payloads_kg), cases.rollouts)
     is_known = not is_lost.any()
     return {
-        'num_rollouts': len(outcome.rmse_rad),
+        'num_rollouts': len(found.rmse_rad),
         'num_failures': int(is_lost.sum()),
         'rmse': float(table.mean()) if is_known else None,
         'rmse_by_rollout': table.mean(axis=0).tolist() if is_known else None,
         'rmse_by_payload': table.mean(axis=1).tolist() if is_known else None,
-        'peak_effort_nm': outcome.peak_effort_nm.max(axis=0).tolist(),
-        'variation_nmps': float(outcome.variation_nmps.mean()),
-        'shield_activation': float(outcome.shield_activation.mean()),
+        'peak_effort_nm': found.peak_effort_nm.max(axis=0).tolist(),
+        'variation_nmps': float(found.variation_nmps.mean()),
+        'shield_activation': float(found.shield_activation.mean()),
     }
 
 
-def players(sensors: str) -> list[Player]:
-    """Return everyone who takes part, the rivals as tuned for a kind of sensors."""
+def controllers(sensors: str) -> list[ControllerSpec]:
+    """Return every controller that is compared, the classical ones tuned for a kind of sensors.
+
+    The one that knows its plant comes last.
+    """
     file = share_directory() / 'config' / 'classical' / f'{sensors}.yaml'
-    rivals = load_rivals(file)
-    tuned: list[tuple[str, Rival]] = [(name, getattr(rivals, name)) for name in RIVALS]
-    classical = [Player('ct'), *(Player(name, rival) for name, rival in tuned)]
-    learned = [Player(path.stem, bundle=path) for path in shipped_policies()]
-    return [*classical[:-1], *learned, classical[-1]]  # the oracle comes last
+    classical = [load_spec(name, file) for name in CLASSICAL]
+    learned = [ControllerSpec(path.stem, learned=path) for path in shipped_policies()]
+    return sorted([*classical, *learned], key=lambda spec: spec.knows_plant)
 
 
 def cells_of(
@@ -144,18 +134,15 @@ def cells_of(
 ) -> list[Cell]:
     """Return all cells: RK4 with both ways of the shield, and spot checks in PyBullet."""
     cases = benchmark.judging
-    few = cases.__class__(**{**asdict(cases), 'rollouts': SPOT_ROLLOUTS})
-    cells = []
-    for regime in regimes:
-        for player in players(regime.tuned_for):
-            for enforcement in ENFORCEMENTS:
-                cells.append(Cell(player, regime, enforcement, 'rk4', cases, peak_nm))
-            if regime.name in SPOT_REGIMES:
-                cells += [
-                    Cell(player, regime, 'enforce', plant, few, peak_nm)
-                    for plant in ('rk4', 'bullet')
-                ]
-    return cells
+    full = [(Conditions(enforcement=how), cases) for how in ENFORCEMENTS]
+    few = replace(cases, rollouts=SPOT_ROLLOUTS)
+    spot = [(Conditions(), few), (Conditions(plant='bullet'), few)]
+    return [
+        Cell(spec=spec, regime=regime, conditions=conditions, cases=own, peak_nm=peak_nm)
+        for regime in regimes
+        for spec in controllers(regime.tuned_for)
+        for conditions, own in (*full, *(spot if regime.name in SPOT_REGIMES else ()))
+    ]
 
 
 def baseline_peak(benchmark: Benchmark) -> tuple[float, ...]:
@@ -163,45 +150,37 @@ def baseline_peak(benchmark: Benchmark) -> tuple[float, ...]:
     settings = load_settings()
     regime = benchmark.regime(benchmark.sensors.nominal)
     episodes = draw_cases(settings, regime, benchmark.tuning)
-    outcome = play(settings, episodes, Player('ct'), settings.episode_steps)
-    return tuple(round(float(peak), 1) for peak in outcome.peak_effort_nm.max(axis=0))
+    spec = ControllerSpec('ct')
+    found = evaluate_controller(spec, settings, episodes, settings.episode_steps)
+    return tuple(round(float(peak), 1) for peak in found.peak_effort_nm.max(axis=0))
 
 
 def run_cells(
     cells: Sequence[Cell], folder: Path, num_processes: int, console: Console
 ) -> list[dict[str, Any]]:
-    """Run the cells that are not done in a pool of processes, under a progress bar."""
-    files = [folder / f'{cell.name}.json' for cell in cells]
-    left = [i for i, file in enumerate(files) if not file.is_file()]
-    columns = (
-        TextColumn('{task.description}'),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+    """Run the cells that are not done, the longest first; return the records of all."""
+    files = [folder / file_of(cell) for cell in cells]
+    left = [(cell, file) for cell, file in zip(cells, files, strict=True) if not file.is_file()]
+    left.sort(key=lambda row: -row[0].regime.duration_s)
+    run_jobs(
+        run_cell,
+        [(cell,) for cell, _ in left],
+        num_processes,
+        console,
+        title='cells',
+        num_done=len(cells) - len(left),
+        on_result=lambda index, record: write_json(left[index][1], record),
     )
-    with (
-        Progress(*columns, console=console) as progress,
-        ProcessPoolExecutor(num_processes, multiprocessing.get_context('spawn')) as pool,
-    ):
-        bar = progress.add_task('cells', total=len(cells), completed=len(cells) - len(left))
-        longest_first = sorted(left, key=lambda i: -cells[i].regime.duration_s)
-        futures = {pool.submit(run_cell, cells[i]): i for i in longest_first}
-        for future in as_completed(futures):
-            write_json(files[futures[future]], future.result())
-            progress.advance(bar)
     return [json.loads(file.read_text(encoding='utf-8')) for file in files]
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     console = Console(stderr=True)
     benchmark = load_benchmark()
     names = [regime.name for regime in benchmark.regimes]
-    parser = argparse.ArgumentParser(
-        prog='python -m training.benchmark',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('benchmark', __doc__)
     add = parser.add_argument
     add('--regime', nargs='+', choices=names, default=names, help='(all)')
     add('--out', type=Path, default=Path('results/benchmark.json'), help='(%(default)s)')
@@ -211,12 +190,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     regimes = [regime for regime in benchmark.regimes if regime.name in args.regime]
     began_s = time.perf_counter()
-    try:
-        peak_nm = baseline_peak(benchmark)
-        records = run_cells(cells_of(benchmark, regimes, peak_nm), args.cells, args.jobs, console)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    peak_nm = baseline_peak(benchmark)
+    records = run_cells(cells_of(benchmark, regimes, peak_nm), args.cells, args.jobs, console)
     result = {
         'regimes': [asdict(regime) for regime in regimes],
         'judging': asdict(benchmark.judging),

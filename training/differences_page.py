@@ -9,28 +9,20 @@ Read are the study and every record in results/study_differences/, however many 
 figures and the verdict come from them, and what was not run is named.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
-from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.settings import load_file
-from training.arguments import complain
-from training.evaluate import PAPER_BASELINE_RAD
-from training.judge.cells import Cell
-from training.judge.paper_runs import require_of_study
-from training.judge.paper_study_page import span_rad
-from training.judge.report_tables import markdown_table, NOT_RUN, text_of, with_spread
-from training.judge.study import expand, Study
-from training.learn.differences import Difference, load_differences
-from training.learn.run import RunConfig
-from training.paper_numbers import INCRT, MAIN, STEPS
-from training.records import load_runs, require_equal, Run
-from training.stats import Interval, shift_interval
+from metactl_ros.errors import ConfigError
+from training.arguments import refusing
+from training.judge.analysis import Cell
+from training.judge.presentation import markdown_table, NOT_RUN, text_of, with_spread
+from training.judge.study import expand, read_study, require_of_study, Study
+from training.learn.run import Difference, load_differences, RunConfig
+from training.paper_numbers import BASELINE_RAD, INCRT, MAIN, STEPS
+from training.records import require_equal, Run, span_rad
+from training.stats import Interval, mean_of, shift_interval
 
 UNCHANGED = 'unchanged'
 
@@ -125,12 +117,6 @@ class DifferenceStudy:
             num_lost=sum(run.record['num_lost'] for run in cell.runs),
             second_half=mean_of([second_half(run) for run in cell.runs]),
         )
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None if a value is missing or infinite."""
-    known = [value for value in values if value is not None and np.isfinite(value)]
-    return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
 def second_half(run: Run) -> float | None:
@@ -253,7 +239,7 @@ def paper_row() -> dict[str, str]:
         'delta %': with_spread(f'{row.delta.mean:+.1f}', row.delta.std),
         'shift, points': '-',
         '95 % of it': '-',
-        'baseline, mrad': f'{1e3 * PAPER_BASELINE_RAD[2.0]:.0f}',
+        'baseline, mrad': f'{1e3 * BASELINE_RAD[2.0]:.0f}',
         'growth over payloads, mrad': '40 to 100',
         'rollouts lost': '-',
         'second half, points': '-',
@@ -283,7 +269,7 @@ def row_of(name: str, effect: Effect | None) -> dict[str, str]:
 
 
 def not_run(found: DifferenceStudy) -> str:
-    """Return what the study lists and nobody ran, in its order."""
+    """Return what the study lists and was not run, in its order."""
     missing = found.missing()
     if not missing:
         return 'Nothing: every run of the study is there.'
@@ -291,39 +277,27 @@ def not_run(found: DifferenceStudy) -> str:
     return '\n'.join(lines)
 
 
-def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line as a namespace."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.differences_page',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add, page = parser.add_argument, Path('docs/paper_differences_measured.md')
-    add(
-        '--study', type=Path, default=Path('config/studies/differences.yaml'), help='(%(default)s)'
-    )
-    add('--results', type=Path, default=Path('results/study_differences'), help='(%(default)s)')
-    add('--out', type=Path, default=page, help='page (%(default)s)')
-    return parser.parse_args(arguments)
-
-
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    args, console = parse_args(arguments), Console(stderr=True)
+    console = Console(stderr=True)
+    study, runs, page = read_study(
+        'differences_page',
+        __doc__,
+        arguments,
+        study='config/studies/differences.yaml',
+        results='results/study_differences',
+        page='docs/paper_differences_measured.md',
+    )
+    found = gather(study, runs)
+    text = page_of(found, load_differences())
     try:
-        study = load_file(Study, args.study, '')
-        found = gather(study, load_runs(sorted(args.results.glob('*.json'))))
-        text = page_of(found, load_differences())
-        try:
-            args.out.write_text(text, encoding='utf-8')
-        except OSError as error:
-            raise ConfigError(f'--out {args.out}: {error.strerror}; name another') from error
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+        page.write_text(text, encoding='utf-8')
+    except OSError as error:
+        raise ConfigError(f'--out {page}: {error.strerror}; name another') from error
     missing = sum(map(len, found.missing().values()))
     done = len(found.wanted) - missing
-    console.print(f'{done} of {len(found.wanted)} runs: {args.out}', highlight=False)
+    console.print(f'{done} of {len(found.wanted)} runs: {page}', highlight=False)
     return 0
 
 

@@ -9,7 +9,7 @@
 
 Beside the error of the controller itself, every evaluation runs two twins on the same episodes, so
 that one can see what memory costs: one on an arm without memory (z = 0), and one with fixed gains
-that is told z exactly and feeds it forward on top of them.
+that is given z exactly and feeds it forward on top of them.
 """
 
 import argparse
@@ -17,36 +17,34 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 import os
 from pathlib import Path
-from typing import Any, get_args, TypeAlias
+from typing import Any, get_args
 
 import numpy as np
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from metactl_ros.baselines import CLASSICAL, ClassicalName, load_rivals
+from metactl_ros.baselines import CLASSICAL, ControllerSpec, load_baselines, load_spec
 from metactl_ros.bench.twins import Twin, TWINS
-from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.errors import ConfigError
 from metactl_ros.metrics import delta_percent
 from metactl_ros.plants import PlantName
 from metactl_ros.policy.bundle import read_bundle
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
-from training.arguments import complain, positive_count, positive_number
-from training.judge.trial import BUNDLE_SUFFIX, run_trials, Trial, TrialResult
-from training.learn.differences import with_difference
+from training.arguments import command_parser, positive_count, positive_number, refusing
+from training.judge.rollouts import BUNDLE_SUFFIX, Conditions, Rollouts, run_trial, Trial
+from training.paper_numbers import BASELINE_RAD
+from training.pool import run_jobs
+from training.stats import mean_of
 
-# The paper's baseline RMSE, printed beside ours.
-PAPER_BASELINE_RAD = {1.0: 0.1317, 2.0: 0.1317, 5.0: 0.1311}
-
-Subject: TypeAlias = tuple[Path | None, ClassicalName]
-"""A run or a bundle, or None and which classical controller."""
-BASELINE: Subject = (None, 'ct')
+FIXED_GAINS = ControllerSpec('ct')
+"""The baseline that delta_percent refers to."""
 
 
 def summarise(
-    settings: Settings, trials: Sequence[Trial], results: Sequence[TrialResult]
+    settings: Settings, trials: Sequence[Trial], results: Sequence[Rollouts]
 ) -> dict[str, Any]:
     """Return the record of one (controller, plant, tau_z, seed) from its trials and twins.
 
@@ -56,34 +54,33 @@ def summarise(
     that which evaluated it.
     """
     first = trials[0]
-    subject = (first.run, first.controller)
 
-    def results_of(subject: Subject, twin: Twin) -> list[TrialResult]:
+    def results_of(spec: ControllerSpec, twin: Twin) -> list[Rollouts]:
         rows = zip(trials, results, strict=True)
-        return [r for t, r in rows if ((t.run, t.controller), t.twin) == (subject, twin)]
+        return [r for t, r in rows if (t.spec, t.conditions.twin) == (spec, twin)]
 
-    def rmse_of(subject: Subject, twin: Twin) -> float | None:
-        return _mean([_mean(r.rmse_rad) for r in results_of(subject, twin)])
+    def rmse_of(spec: ControllerSpec, twin: Twin) -> float | None:
+        return mean_of([mean_of(r.rmse_rad) for r in results_of(spec, twin)])
 
-    own = results_of(subject, 'itself')
+    own = results_of(first.spec, 'itself')
     by_payload = [r.rmse_rad for r in own]
-    rmse, baseline = rmse_of(subject, 'itself'), rmse_of(BASELINE, 'itself')
-    knowing = rmse_of(BASELINE, 'knowing_memory')
-    facts, origin = describe(first), provenance(settings)
+    rmse, baseline = rmse_of(first.spec, 'itself'), rmse_of(FIXED_GAINS, 'itself')
+    knowing = rmse_of(FIXED_GAINS, 'knowing_memory')
+    facts, origin = describe(first.spec), provenance(settings)
     return {
         'commit': origin['code'],
         **facts,
-        'plant': first.plant,
+        'plant': first.conditions.plant,
         'tau_z': first.tau_z_s,
         'evaluation_seed': first.seed,
         'target_error_rad': settings.controller.lyapunov.target_error_rad,
         'rmse': rmse,
         'payload_levels_kg': list(settings.plant.task.payload_levels_kg),
-        'rmse_by_payload': [_mean(rollouts) for rollouts in by_payload],
+        'rmse_by_payload': [mean_of(rollouts) for rollouts in by_payload],
         'rmse_std_by_payload': [_spread(rollouts) for rollouts in by_payload],
         'baseline_rmse': baseline,
         'delta_percent': _delta(rmse, baseline),
-        'rmse_without_memory': rmse_of(subject, 'without_memory'),
+        'rmse_without_memory': rmse_of(first.spec, 'without_memory'),
         'rmse_knowing_memory': knowing,
         'memory_share_percent': _share(baseline, knowing),
         'num_rollouts_per_payload': first.num_rollouts,
@@ -96,22 +93,20 @@ def summarise(
     } | ({} if 'seed' in facts else {'seed': first.seed})
 
 
-def describe(trial: Trial) -> dict[str, Any]:
+def describe(spec: ControllerSpec) -> dict[str, Any]:
     """Return what a record says of its controller; the seed of a trained one is its training's."""
-    run = trial.run
+    run = spec.learned
     if run is None:
-        facts = {'controller': trial.controller, 'num_parameters': 0}
-        if trial.controller == 'ct':
-            return facts
-        rival = getattr(load_rivals(trial.classical_file), trial.controller)
-        return facts | {'rival': asdict(rival)}
+        tuned = {'rival': asdict(spec.baseline)} if spec.baseline else {}
+        return {'controller': spec.name, 'num_parameters': 0, **tuned}
     if run.suffix == BUNDLE_SUFFIX:
         content = read_bundle(run)
         window = content.contract.context.num_rows
         return {'controller': run.stem, 'bundle_sha256': content.sha256, 'window': window}
-    # Imported here: who evaluates the baseline or a bundle needs no torch.
+    # Imported here: the fixed gains or a bundle need no torch.
+    from training.learn.checkpoint import load_network
     from training.learn.judgements import head_report_of, read_judgements
-    from training.learn.policy import count_parameters
+    from training.learn.networks import count_parameters
     from training.learn.run import read_origin, read_run
 
     config, origin, judgements = read_run(run), read_origin(run), read_judgements(run)
@@ -128,17 +123,11 @@ def describe(trial: Trial) -> dict[str, Any]:
         'learned_on': config.controller,
         'difference': config.difference,
         'seed': config.seed,
-        'num_parameters': count_parameters(run),
+        'num_parameters': count_parameters(load_network(run)),
         'training': origin,
         'head_report': head_report_of(judgements),
         'judgements': judgements,
     }
-
-
-def _mean(values: Array | Sequence[float | None]) -> float | None:
-    """Return the mean, or None if any value is missing or infinite."""
-    known = [value for value in values if value is not None and np.isfinite(value)]
-    return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
 def _spread(values: Array) -> float | None:
@@ -161,7 +150,7 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
     """Show one row per record.
 
     `moved` is the share of steps in which the shield moved the proposal, `z = 0` the RMSE of the
-    twin without memory, `memory` the share of the baseline's error that vanishes when it is told
+    twin without memory, `memory` the share of the baseline's error that vanishes when it knows
     z, and `lost` the number of rollouts that lost their reference.
     """
     table = Table(
@@ -181,7 +170,7 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
             f'{r["tau_z"]:g} s',
             str(r['seed']),
             _text(r['rmse'], 4),
-            _text(PAPER_BASELINE_RAD.get(r['tau_z']) if is_baseline else None, 4),
+            _text(BASELINE_RAD.get(r['tau_z']) if is_baseline else None, 4),
             f'{_text(by_payload[0], 3)}-{_text(by_payload[-1], 3)}',
             f'{_text(r["delta_percent"], 1)} %',
             f'{100.0 * r["shield_activation"]:.1f} %',
@@ -198,86 +187,55 @@ def _text(value: float | None, digits: int) -> str:
 
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line as a namespace."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.evaluate',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    subject = parser.add_mutually_exclusive_group()
-    subject.add_argument(
+    parser = command_parser('evaluate', __doc__)
+    which, add = parser.add_mutually_exclusive_group(), parser.add_argument
+    several: dict[str, Any] = {'nargs': '+'}
+    which.add_argument(
         '--controller',
         choices=CLASSICAL,
-        nargs='+',
         default=['ct'],
         metavar='NAME',
         help=f'classical ones: {", ".join(CLASSICAL)} (default: ct, fixed gains, the baseline)',
+        **several,
     )
-    subject.add_argument(
+    which.add_argument(
         '--run',
         type=Path,
-        nargs='+',
         metavar='DIR',
         help=f'trained runs (training.train), or bundles NAME{BUNDLE_SUFFIX} (training.export)',
+        **several,
     )
-    parser.add_argument(
-        '--plant',
-        choices=get_args(PlantName),
-        default='rk4',
-        help='rk4: fast, vectorised; bullet: PyBullet with 1 kHz sub-steps (default: %(default)s)',
-    )
-    parser.add_argument(
-        '--tau-z',
-        type=positive_number,
-        nargs='+',
-        default=[1.0, 2.0, 5.0],
-        metavar='S',
-        help='memory horizons in seconds (default: 1 2 5)',
-    )
-    parser.add_argument(
-        '--seed', type=int, nargs='+', default=[42], help='evaluation seeds (default: 42)'
-    )
-    parser.add_argument(
-        '--rollouts', type=positive_count, default=20, help='per payload (default: %(default)s)'
-    )
-    parser.add_argument(
-        '--out',
-        type=Path,
-        default=Path('runs/evaluate'),
-        help='folder for one JSON file per (controller, tau_z, seed) (default: %(default)s)',
-    )
-    parser.add_argument('--json', type=Path, metavar='FILE', help='also write all records, a list')
-    parser.add_argument(
-        '--jobs',
-        type=positive_count,
-        default=os.cpu_count(),
-        help='processes to run side by side (default: all cores)',
-    )
-    parser.add_argument(
-        '--target-error',
-        type=float,
-        metavar='RAD',
-        help="another lyapunov.target_error_rad: the shield's v_0; 0 makes it strict",
-    )
-    parser.add_argument('--arm', type=Path, help='another arm.yaml')
-    parser.add_argument(
-        '--classical-file',
-        type=Path,
-        metavar='FILE',
-        help='gains of the classical ones (default: config/classical/nominal.yaml)',
-    )
-    parser.add_argument('--world', type=Path, help='another plant.yaml')
+    text = 'rk4: fast, vectorised; bullet: PyBullet with 1 kHz sub-steps (default: %(default)s)'
+    add('--plant', choices=get_args(PlantName), default='rk4', help=text)
+    text = 'memory horizons in seconds (default: 1 2 5)'
+    horizons = [1.0, 2.0, 5.0]
+    add('--tau-z', type=positive_number, default=horizons, metavar='S', help=text, **several)
+    add('--seed', type=int, default=[42], help='evaluation seeds (default: 42)', **several)
+    text = 'per payload (default: %(default)s)'
+    add('--rollouts', type=positive_count, default=20, help=text)
+    text = 'folder for one JSON file per (controller, tau_z, seed) (default: %(default)s)'
+    add('--out', type=Path, default=Path('runs/evaluate'), help=text)
+    add('--json', type=Path, metavar='FILE', help='also write all records, a list')
+    text = 'processes to run side by side (default: all cores)'
+    add('--jobs', type=positive_count, default=os.cpu_count(), help=text)
+    text = "another lyapunov.target_error_rad: the shield's v_0; 0 makes it strict"
+    add('--target-error', type=float, metavar='RAD', help=text)
+    add('--arm', type=Path, help='another arm.yaml')
+    text = 'gains of the classical ones (default: config/classical/nominal.yaml)'
+    add('--classical-file', type=Path, metavar='FILE', help=text)
+    add('--world', type=Path, help='another plant.yaml')
     return parser.parse_args(arguments)
 
 
-def twins_of(subject: Subject) -> list[tuple[Subject, Twin]]:
-    """Return what must be tried for one record: the controller, its twins and the baseline."""
-    if subject == BASELINE:
-        return [(BASELINE, twin) for twin in TWINS]
+def twins_of(spec: ControllerSpec) -> list[tuple[ControllerSpec, Twin]]:
+    """Return what must be tried for one record: the controller, its twins and the fixed gains."""
+    if spec == FIXED_GAINS:
+        return [(spec, twin) for twin in TWINS]
     return [
-        (subject, 'itself'),
-        (subject, 'without_memory'),
-        (BASELINE, 'itself'),
-        (BASELINE, 'knowing_memory'),
+        (spec, 'itself'),
+        (spec, 'without_memory'),
+        (FIXED_GAINS, 'itself'),
+        (FIXED_GAINS, 'knowing_memory'),
     ]
 
 
@@ -289,8 +247,8 @@ def with_difference_of(runs: Sequence[Path] | None, settings: Settings) -> Setti
     trained = [run for run in runs or () if run.suffix != BUNDLE_SUFFIX]
     if not trained:
         return settings
-    # Imported here: who evaluates the baseline or a bundle needs no torch.
-    from training.learn.run import read_run
+    # Imported here: the fixed gains or a bundle need no torch.
+    from training.learn.run import read_run, with_difference
 
     names = dict.fromkeys(read_run(run).difference for run in trained)
     if len(names) > 1 or (any(names) and len(trained) < len(runs or ())):
@@ -301,6 +259,32 @@ def with_difference_of(runs: Sequence[Path] | None, settings: Settings) -> Setti
     return with_difference(settings, *names)
 
 
+def trials_of(args: argparse.Namespace, settings: Settings) -> list[list[Trial]]:
+    """Return the trials that the command line asks for, record by record."""
+    load_baselines(args.classical_file)  # a mistake in it shows before anything runs
+    specs = [load_spec(name, args.classical_file) for name in args.controller]
+    if args.run:
+        specs = [ControllerSpec(run.name, learned=run) for run in args.run]
+    return [
+        [
+            Trial(
+                spec=spec,
+                conditions=Conditions(plant=args.plant, twin=twin, is_guarded=False),
+                tau_z_s=tau_z,
+                seed=seed,
+                payload_kg=payload,
+                num_rollouts=args.rollouts,
+                num_steps=settings.episode_steps,
+            )
+            for spec, twin in twins_of(asked)
+            for payload in settings.plant.task.payload_levels_kg
+        ]
+        for asked in specs
+        for tau_z in args.tau_z
+        for seed in args.seed
+    ]
+
+
 def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     """Run what the command line asks for; write the files and return the records."""
     settings = with_difference_of(args.run, load_settings(arm=args.arm, plant=args.world))
@@ -308,40 +292,16 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
         lyapunov = replace(settings.controller.lyapunov, target_error_rad=args.target_error)
         controller = replace(settings.controller, lyapunov=lyapunov)
         settings = replace(settings, controller=controller)
-    load_rivals(args.classical_file)  # a mistake in it shows before anything runs
-    task = settings.plant.task
-    subjects: list[Subject] = [(None, name) for name in args.controller]
-    if args.run:
-        subjects = [(run, 'ct') for run in args.run]
-    cells = [
-        [
-            Trial(
-                run=run,
-                controller=controller,
-                classical_file=args.classical_file,
-                plant=args.plant,
-                twin=twin,
-                tau_z_s=tau_z,
-                seed=seed,
-                payload_kg=payload,
-                num_rollouts=args.rollouts,
-                num_steps=settings.episode_steps,
-            )
-            for (run, controller), twin in twins_of(subject)
-            for payload in task.payload_levels_kg
-        ]
-        for subject in subjects
-        for tau_z in args.tau_z
-        for seed in args.seed
-    ]
-    results = run_trials(settings, [t for cell in cells for t in cell], args.jobs, console)
-    records, upcoming = [], iter(results)
+    cells = trials_of(args, settings)
+    jobs = [(settings, trial) for cell in cells for trial in cell]
+    results = iter(run_jobs(run_trial, jobs, args.jobs, console, title='rollouts'))
+    records = []
     for cell in cells:
-        record = summarise(settings, cell, [next(upcoming) for _ in cell])
-        run = cell[0].run
-        name = run.name.removesuffix(BUNDLE_SUFFIX) if run else cell[0].controller
+        first = cell[0]
+        record = summarise(settings, cell, [next(results) for _ in cell])
+        name = first.spec.name.removesuffix(BUNDLE_SUFFIX)
         name += '' if args.target_error is None else f'_target{args.target_error:g}'
-        name = f'{name}_{args.plant}_tau{cell[0].tau_z_s:g}_seed{cell[0].seed}.json'
+        name = f'{name}_{args.plant}_tau{first.tau_z_s:g}_seed{first.seed}.json'
         write_json(args.out / name, record)
         records.append(record)
     if args.json:
@@ -349,15 +309,12 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
     return records
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     args = parse_args(arguments)
     console = Console(stderr=True)
-    try:
-        records = evaluate(args, console)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    records = evaluate(args, console)
     print_table(records, Console())
     console.print(f'{len(records)} result files in {args.out}', highlight=False)
     return 0

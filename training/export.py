@@ -13,7 +13,6 @@ and torch agree to the last bit of a float32, on every machine, and a window tak
 onnxruntime has no float64 GRU and GELU; these two are islands of float32.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 import copy
@@ -36,7 +35,6 @@ from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.window import feature_names
 from metactl_ros.dynamics.two_link import NUM_JOINTS
-from metactl_ros.errors import MetactlError
 from metactl_ros.policy.bundle import Bundle, BundleError, load_bundle
 from metactl_ros.policy.card import write_card
 from metactl_ros.policy.contract import Contract, hash_of, SCHEMA_VERSION, token_scales
@@ -48,10 +46,9 @@ from metactl_ros.signals import Array
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
-from training.arguments import complain
+from training.arguments import command_parser, refusing
+from training.learn.attention import CausalBlock, FoldedAttention
 from training.learn.checkpoint import load_network
-from training.learn.collapsed_attention import CausalBlock
-from training.learn.folded_attention import FoldedAttention
 from training.learn.networks import MIN_FEATURES, ShallowAttention
 from training.learn.run import read_run, RunConfig, RunError
 
@@ -341,13 +338,10 @@ def export_bundle(
     )
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0 done, 2 wrong use."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.export',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('export', __doc__)
     parser.add_argument('--run', type=Path, required=True, help='a finished run (training.train)')
     parser.add_argument('--out', type=Path, required=True, metavar='NAME.metactl')
     parser.add_argument(
@@ -356,11 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--force', action='store_true', help='replace a bundle of this name')
     args = parser.parse_args(arguments)
     console = Console(stderr=True)
-    try:
-        bundle = export_bundle(args.run, args.out, args.result, may_replace=args.force)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    bundle = export_bundle(args.run, args.out, args.result, may_replace=args.force)
     console.print(f'done: {args.out}, SHA-256 {bundle.sha256}', highlight=False, soft_wrap=True)
     return 0
 

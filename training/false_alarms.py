@@ -11,71 +11,59 @@ has a controller that does not control it, as ct_best does not with late states 
 there an alarm is right. That is found out by running it again unguarded.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
-import multiprocessing
 import os
 from pathlib import Path
 import sys
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
-from metactl_ros.baselines import constant_policy
-from metactl_ros.control.loop import ControlLoop
+from metactl_ros.baselines import ControllerSpec
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.plants import make_plant
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
-from metactl_ros.sim.rollout import for_learning, run_episode, without_warmup
-from training.arguments import positive_number
-from training.benchmark import players
-from training.judge.contest import Player, prepare
+from training.arguments import command_parser, positive_number
+from training.benchmark import controllers
 from training.judge.regimes import draw_cases, load_benchmark, Regime, settings_in
+from training.judge.rollouts import batches_of, Conditions, run_controller
+from training.pool import run_jobs
 
 REGIMES = ('tau_2', 'velocity_noise', 'encoder_12bit', 'delay_20ms')
 ASTRAY_RAD = 0.5
-"""As in `hil/always.py`: even fixed gains keep within 0.36 rad."""
+"""As in `hil/judge.py`: even fixed gains keep within 0.36 rad."""
 IDEAL_MOTORS_NM = (1e300, 1e300)
 """No regime here has weak motors."""
 
 
-def run_cell(player: Player, regime: Regime, duration_s: float) -> dict[str, Any]:
+def run_cell(spec: ControllerSpec, regime: Regime, duration_s: float) -> dict[str, Any]:
     """Return how often, why and in how many arms a controller was not NOMINAL."""
     settings = settings_in(load_settings(), regime, IDEAL_MOTORS_NM)
     cases = load_benchmark().judging
+    episodes = draw_cases(settings, regime, cases)
     num_steps = round(duration_s * settings.controller.law.rate_hz)
     causes: Counter[str] = Counter()
     num_alarmed = num_astray = num_excused = 0
-    batches: Sequence[tuple[float, ...]] = [cases.payloads_kg]
-    if player.name == 'oracle':  # it is told the payload
-        batches = [(payload_kg,) for payload_kg in cases.payloads_kg]
-    for payloads_kg in batches:
-        episodes = draw_cases(settings, regime, replace(cases, payloads_kg=payloads_kg))
-        controller, policy = prepare(settings, player, episodes)
-        logs = []
-        for one in (without_warmup(controller), for_learning(controller)):
-            loop = ControlLoop(settings.arm, one)
-            chosen = policy or constant_policy(loop.nominal_action)
-            plant = make_plant('rk4', settings)
-            logs.append(run_episode(plant, episodes, chosen, loop, num_steps))
-            if not logs[0].modes.any():
-                break
-        is_alarmed = (logs[0].modes != Mode.NOMINAL).any(axis=0)
-        errors = np.abs(logs[-1].q_desired_rad - logs[-1].true_q_rad).max(axis=(0, -1))
-        astray = ~(errors < ASTRAY_RAD)
-        num_astray += int(astray.sum())
-        num_excused += int((is_alarmed & astray).sum())
+    for batch in batches_of(spec, episodes):
+        (guarded,) = run_controller(spec, settings, batch, num_steps)
+        free = guarded
+        if guarded.modes.any():
+            without_guard = Conditions(is_guarded=False)
+            (free,) = run_controller(spec, settings, batch, num_steps, without_guard)
+        is_alarmed = (guarded.modes != Mode.NOMINAL).any(axis=0)
+        errors = np.abs(free.q_desired_rad - free.true_q_rad).max(axis=(0, -1))
+        is_astray = ~(errors < ASTRAY_RAD)
+        num_astray += int(is_astray.sum())
+        num_excused += int((is_alarmed & is_astray).sum())
         num_alarmed += int(is_alarmed.sum())
-        for arm in np.flatnonzero(is_alarmed & ~astray):
-            first = np.flatnonzero(logs[0].modes[:, arm])[0]
-            causes[Cause(int(logs[0].causes[first, arm])).name] += 1
+        for arm in np.flatnonzero(is_alarmed & ~is_astray):
+            first = np.flatnonzero(guarded.modes[:, arm])[0]
+            causes[Cause(int(guarded.causes[first, arm])).name] += 1
     num_arms = len(cases.payloads_kg) * cases.rollouts
     return {
-        'controller': player.name,
+        'controller': spec.name,
         'regime': regime.name,
         'hours': num_arms * duration_s / 3600.0,
         'num_arms': num_arms,
@@ -86,13 +74,19 @@ def run_cell(player: Player, regime: Regime, duration_s: float) -> dict[str, Any
     }
 
 
+def say(_: int, record: dict[str, Any]) -> None:
+    """Print the line of a cell."""
+    sys.stdout.write(
+        f'{record["regime"]:16} {record["controller"]:20} {record["hours"]:.2f} h  '
+        f'{record["num_false_alarms"]} false alarms {record["first_causes"] or ""}  '
+        f'{record["num_astray_without_guard"]} of {record["num_arms"]} astray by itself\n'
+    )
+    sys.stdout.flush()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if no arm that was under control gave an alarm."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.false_alarms',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('false_alarms', __doc__)
     add = parser.add_argument
     add('--regime', nargs='+', default=REGIMES, help='of config/benchmark.yaml (%(default)s)')
     add('--seconds', type=positive_number, default=60.0, help='of each arm (%(default)s)')
@@ -100,17 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add('--jobs', type=int, default=os.cpu_count(), help='processes side by side (all cores)')
     args = parser.parse_args(arguments)
     regimes = [load_benchmark().regime(name) for name in args.regime]
-    asked = [(p, regime, args.seconds) for regime in regimes for p in players(regime.tuned_for)]
-    records = []
-    with ProcessPoolExecutor(args.jobs, multiprocessing.get_context('spawn')) as pool:
-        for record in pool.map(run_cell, *zip(*asked, strict=True)):
-            records.append(record)
-            sys.stdout.write(
-                f'{record["regime"]:16} {record["controller"]:20} {record["hours"]:.2f} h  '
-                f'{record["num_false_alarms"]} false alarms {record["first_causes"] or ""}  '
-                f'{record["num_astray_without_guard"]} of {record["num_arms"]} astray by itself\n'
-            )
-            sys.stdout.flush()
+    jobs = [(s, regime, args.seconds) for regime in regimes for s in controllers(regime.tuned_for)]
+    console = Console(stderr=True)
+    records = run_jobs(run_cell, jobs, args.jobs, console, title='cells', on_result=say)
     write_json(args.out, {'cells': records, **provenance(load_settings())})
     return int(any(record['num_false_alarms'] for record in records))
 

@@ -27,11 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 from metactl_ros.config import build
-from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.errors import ConfigError
 from metactl_ros.plants import PlantName
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
-from training.arguments import complain, positive_count, positive_number
+from training.arguments import command_parser, positive_count, positive_number, refusing
 from training.judge.study import expand, Product, Size, Study
 from training.learn.run import Presets
 from training.paper_numbers import INCRT
@@ -94,7 +94,7 @@ def read_phase1(path: Path, tau_z_s: Sequence[float] | None) -> list[Horizon]:
     return [found[tau_z] for tau_z in tau_z_s or found]
 
 
-def sizes_of(horizon: Horizon, windows: Sequence[int], with_paper: bool) -> list[Size]:
+def sizes_of(horizon: Horizon, windows: Sequence[int], *, with_paper: bool) -> list[Size]:
     """Return the sizes to try at a horizon, each once."""
     low, high = horizon.phase2_heads
     searched = [Size(heads=k, window=w) for k in range(low, high + 1) for w in windows]
@@ -111,7 +111,7 @@ def study_of(args: argparse.Namespace, horizons: Sequence[Horizon]) -> Study:
             Product(
                 presets=(args.preset,),
                 models=('incrt',),
-                sizes=tuple(sizes_of(horizon, args.windows, args.paper)),
+                sizes=tuple(sizes_of(horizon, args.windows, with_paper=args.paper)),
                 tau_z=(horizon.tau_z,),
                 seeds=tuple(args.seeds),
             )
@@ -169,11 +169,7 @@ def table_of(horizon: Mapping[str, Any]) -> Table:
 
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line as a namespace."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.grid',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('grid', __doc__)
     several: dict[str, Any] = {'nargs': '+'}
     add = parser.add_argument
     add('--phase1', type=Path, default=Path('results/phase1.json'), help='(%(default)s)')
@@ -191,19 +187,16 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code, that of training.sweep."""
     args = parse_args(arguments)
     console = Console(stderr=True, highlight=False)
-    try:
-        horizons = read_phase1(args.phase1, args.tau_z)
-        study = study_of(args, horizons)
-        code, results = run_study(study, args, args.out, console)
-        if results:
-            require_one_protocol(list(results.values()))
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    horizons = read_phase1(args.phase1, args.tau_z)
+    study = study_of(args, horizons)
+    code, results = run_study(study, args, args.out, console)
+    if results:
+        require_one_protocol(list(results.values()))
     if code == 3:
         console.out('stopped, and nothing is chosen yet; the same command goes on')
         return code

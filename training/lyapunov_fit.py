@@ -11,7 +11,6 @@ does not know. tr P is fixed, or the loss would shrink P to nothing. The report 
 its p_matrix into config/controller.yaml.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,17 +25,17 @@ import torch
 
 from metactl_ros.control.law import ControlLaw, Situation, tracking_error
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.control.lyapunov import certificate_matrix, closed_loop_matrix
+from metactl_ros.control.lyapunov import closed_loop_matrix
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.dynamics.friction import friction_torque
 from metactl_ros.dynamics.two_link import forward_dynamics, lump, NUM_JOINTS
-from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array, seconds, split, stack
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
+from training.arguments import command_parser
 
 Q_FLOOR = 1.0
 """eps of Q = L L^T + eps I, where tr L L^T = 2 n: half of Q is the same in every direction.
@@ -107,7 +106,7 @@ def _error_and_rate(
 
 
 class LyapunovFit:
-    """Q as a learnable matrix; `improve` can also refresh P slowly while a policy is trained."""
+    """Q as a learnable matrix."""
 
     def __init__(
         self, settings: Settings, floor: float = Q_FLOOR, learning_rate: float = 0.02
@@ -123,19 +122,6 @@ class LyapunovFit:
         self._solve = torch.tensor(-np.linalg.inv(operator))
         self._factor = torch.eye(size, dtype=torch.float64, requires_grad=True)
         self._optimiser = torch.optim.Adam([self._factor], lr=learning_rate)
-
-    def start_from(self, P: Array, law: ControlLaw) -> None:
-        """Go on from a matrix that was fitted before, for the slow refresh during training."""
-        Q = certificate_matrix(P, law, self._alpha)
-        size = len(Q)
-        share = Q * (size * (1.0 + self._floor) / np.trace(Q)) - self._floor * np.eye(size)
-        if np.linalg.eigvalsh(share).min() <= 0.0:
-            raise ConfigError(
-                f'LyapunovFit.start_from: this P was not fitted with a floor of {self._floor}; '
-                'use its own.'
-            )
-        with torch.no_grad():
-            self._factor.copy_(torch.tensor(np.linalg.cholesky(share)))
 
     def matrices(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return Q and P, scaled together so that tr P = 2 n."""
@@ -222,11 +208,7 @@ def fit(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print a table and write the report."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.lyapunov_fit',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('lyapunov_fit', __doc__)
     parser.add_argument('--steps', type=int, default=600, help='gradient steps (%(default)s)')
     parser.add_argument('--tau-z', type=float, default=2.0, help='s (%(default)s)')
     parser.add_argument('--floor', type=float, default=Q_FLOOR, help='eps of Q (%(default)s)')

@@ -14,6 +14,8 @@ from training.stats import Sample
 
 STEPS = 50_000
 """Of training, in every run."""
+BASELINE_RAD = {1.0: 0.1317, 2.0: 0.1317, 5.0: 0.1311}
+"""Tracking RMSE of the fixed gains, by tau_z in s."""
 
 
 class Row(NamedTuple):

@@ -9,70 +9,350 @@ there are: none is left out, and what was not run is named. The fixed-gain contr
 among them: the payload figure then has its profile.
 """
 
-import argparse
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from matplotlib import pyplot
-from matplotlib.figure import Figure
+import numpy as np
 from rich.console import Console
 
-from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.settings import load_file
-from training.arguments import complain
-from training.judge.analysis import Report
-from training.judge.paper_runs import gather, ONE_HEAD, PaperStudy
-from training.judge.paper_study_page import page_of
-from training.judge.report_figures import (
-    draw_heatmap,
+from metactl_ros.errors import ConfigError
+from training.arguments import refusing
+from training.judge.analysis import (
+    cells_of,
+    compare_places,
+    Comparison,
+    Comparisons,
+    Report,
+    report_of,
+    run_facts,
+)
+from training.judge.presentation import (
+    comparison_rows,
+    depth_figure,
     forest_figure,
+    main_rows,
+    markdown_table,
+    NOT_RUN,
     payload_figure,
+    probability,
     save_figure,
     seeds_figure,
+    text_of,
 )
-from training.judge.report_tables import NOT_RUN, text_of
-from training.judge.study import Study
+from training.judge.study import expand, place_of, read_study, require_of_study, Study
+from training.learn.run import RunConfig
 from training.paper_numbers import (
     ABLATION,
-    ABLATION_DIVERGED,
-    ABLATION_SEED,
-    DEPTHS,
+    COMPARISONS,
     INCRT,
     MAIN,
-    WINDOWS,
 )
-from training.records import BASELINE, load_runs, Place
+from training.records import (
+    BASELINE,
+    FLAT_BELOW_PERCENT,
+    head_verdict,
+    is_flat,
+    Place,
+    Run,
+    SILENT_BESIDE_LARGEST,
+    SILENT_BESIDE_LAYER,
+    span_rad,
+)
+
+ALPHA = 0.05
+"""The paper's."""
+ONE_HEAD = {tau_z_s: Place(tau_z_s, 'incrt', 1, 20) for tau_z_s in INCRT}
+"""What Phase 1 finds here, by tau_z in s."""
+HEAD_COUNTS = (
+    (INCRT[1.0], ONE_HEAD[1.0]),
+    (INCRT[2.0], ONE_HEAD[2.0]),
+    (Place(2.0, 'incrt', 7, 20), ONE_HEAD[2.0]),
+    (INCRT[5.0], ONE_HEAD[5.0]),
+)
+"""Candidates with the paper's K, references with one head; the third has the same window, too."""
 
 
-def depth_figure(report: Report) -> Figure:
-    """Draw delta of one seed over depth, feed-forward and window, ours above the paper's."""
-    horizons = sorted({place.tau_z_s for place in ABLATION})
-    figure, axes = pyplot.subplots(2, len(horizons), figsize=(10.0, 5.5), squeeze=False)
-    for column, tau_z_s in enumerate(horizons):
-        own = [place for place in ABLATION if place.tau_z_s == tau_z_s]
-        ours, printed = {}, {}
-        for place in own:
-            at = (list(DEPTHS).index(place.architecture), WINDOWS.index(place.window or 0))
-            ours[at] = _ours(report, place)
-            mark = '†' if place in ABLATION_DIVERGED else ''
-            printed[at] = (ABLATION[place], text_of(ABLATION[place], '+.1f', 'none') + mark)
-        heads = INCRT[tau_z_s].heads
-        for row, (whose, values) in enumerate((('here', ours), ('paper', printed))):
-            names = [f'W = {window}' for window in WINDOWS]
-            draw_heatmap(axes[row][column], list(DEPTHS.values()), names, values)
-            title = f'{whose}: tau_z = {tau_z_s:g} s, K = {heads}, delta [%], † diverged'
-            axes[row][column].set_title(title, fontsize='small')
-    return figure
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaperStudy:
+    """What was to be run, and what was."""
+
+    study: Study
+    wanted: Sequence[RunConfig]
+    report: Report
+    """Rows: those of the main table, the rest of the study, the rest of the ablation, ct."""
+    head_counts: Comparisons
+
+    def missing(self) -> dict[Place, list[int]]:
+        """Return the seeds that were not run, by place, in the order of the study."""
+        done = {(run.place, run.record['seed']) for run in self.report.runs}
+        found: dict[Place, list[int]] = {}
+        for run in self.wanted:
+            if (place_of(run), run.seed) not in done:
+                found.setdefault(place_of(run), []).append(run.seed)
+        return found
+
+    @property
+    def num_missing(self) -> int:
+        """How many runs of the study are not there."""
+        return sum(map(len, self.missing().values()))
+
+    def with_rows(self, rows: Sequence[Place]) -> Report:
+        """Return the report with these rows only, for a figure or a table."""
+        return replace(self.report, rows=rows)
 
 
-def _ours(report: Report, place: Place) -> tuple[float | None, str]:
-    runs = report.cells[place].runs if place in report.cells else ()
-    run = next((run for run in runs if run.record['seed'] == ABLATION_SEED), None)
-    if run is None:
-        return None, NOT_RUN
-    mark = '†' if report.label(run)[0] == 'diverged' else ''
-    delta = run.record['delta_percent']
-    return delta, text_of(delta, '+.1f', 'no RMSE') + mark
+def gather(study: Study, runs: Sequence[Run]) -> PaperStudy:
+    """Return the study with what was run of it; refuse what is not of it."""
+    wanted = expand(study)
+    trained = [run for run in runs if run.place.architecture != BASELINE]
+    for run in trained:
+        require_of_study(study, wanted, run)
+    cells = cells_of(runs)
+    places = dict.fromkeys(map(place_of, wanted))
+    rest = [place for place in places if place not in ABLATION]
+    rows = list(dict.fromkeys([*MAIN, *rest, *places, *cells]))
+    return PaperStudy(
+        study=study,
+        wanted=wanted,
+        report=report_of(rows, cells, list(COMPARISONS), ALPHA),
+        head_counts=compare_places(cells, HEAD_COUNTS, ALPHA),
+    )
+
+
+ABOUT_NUMBERS = (
+    'delta is the change of tracking RMSE against fixed gains, mean ± s.d. over seeds: more '
+    "negative is better. d is Cohen's, with its interval from the non-central t distribution; p_U "
+    "is Mann-Whitney's one-sided p that the candidate is better, Holm's column adjusts it for the "
+    "comparisons of its table, p_W is Welch's two-sided one. The verdict is Holm's at "
+    f'{ALPHA:g}; `too few seeds` means that p_U could not be below it even if every seed of the '
+    'candidate beat every other. A seed without an RMSE ranks last, and its row has no mean. '
+    'Parameters are in thousands, as the paper prints them.'
+)
+ABOUT_FAILURES = (
+    'A run failed by its errors if it is *diverged* or *payload-invariant* '
+    "(`training/records.py`). The paper's signature of the latter is a flat profile, "
+    f'here an RMSE whose range over payloads is below {FLAT_BELOW_PERCENT:g} % of its mean; a run '
+    'that is good at every payload may be flat, too, and is no failure. By its heads a run failed '
+    'if one of them is *silent*: its gradient norm, as the median over the second half of '
+    f'training, is below {100.0 * SILENT_BESIDE_LAYER:g} % of the mean of its layer, or below '
+    f'{100.0 * SILENT_BESIDE_LARGEST:g} % of the largest mean that its layer ever had. An *idle* '
+    "head has less than a tenth of an equal share of its layer's output at the end. The answer is "
+    'the mean of |da / dp_hat| over gains and runs, at the end: a policy at zero is blind to the '
+    'payload estimate.'
+)
+
+
+def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
+    """Return the page as Markdown.
+
+    Args:
+        found: the study, and what was run of it.
+        figures: file names of the figures forest, payload, seeds and ablation.
+    """
+    report = found.report
+    others = [r for r in report.rows if r not in MAIN and r not in ABLATION]
+    parts = [
+        "# The paper's comparison, run here",
+        '<!-- written by python -m training.paper_study; do not edit -->',
+        what_was_run(found),
+        '## The main table, beside the paper',
+        markdown_table(main_rows(found.with_rows(list(MAIN)))),
+        markdown_table(comparison_rows(report)),
+        ABOUT_NUMBERS,
+        '## Does one layer of attention beat the Transformer here?',
+        answer(report, 'INCRT-1L'),
+        f'![mean delta of every row with its 95 % interval]({figures["forest"]})',
+        'Thin: Student, thick: bootstrap over seeds. Grey: the paper, Student from its table.',
+        '## Does the head count matter?',
+        answer(replace(report, comparisons=found.head_counts), "INCRT with the paper's K"),
+        markdown_table(comparison_rows(replace(report, comparisons=found.head_counts))),
+        'The reference has one head, what Phase 1 finds here. At 2 s the windows of the retained '
+        'size and of the reference differ; the row with W = 20 changes the heads alone.',
+        '## Everything else that the study has',
+        markdown_table(main_rows(found.with_rows(others))),
+        '## Payload profile',
+        f'![RMSE against payload]({figures["payload"]})',
+        'Bars: s.d. between rollouts.',
+        '## Every seed',
+        f'![delta of every seed, the label as its marker]({figures["seeds"]})',
+        '## Depth, feed-forward and window',
+        f'![delta over depth, feed-forward and window]({figures["ablation"]})',
+        'One seed each, as in the paper.',
+        '## Failures',
+        ABOUT_FAILURES,
+        markdown_table([failure_row(report, row) for row in failure_rows(report)]),
+        '## Runs',
+        markdown_table(run_rows(report)) or 'None yet.',
+        '## What was not run',
+        not_run(found),
+    ]
+    return '\n\n'.join(part.rstrip() for part in parts) + '\n'
+
+
+def what_was_run(found: PaperStudy) -> str:
+    """Return how much of the study is there, how it was made, and by which code."""
+    study, runs = found.study, trained(found.report)
+    presets = ', '.join(f'`{name}`' for name in dict.fromkeys(run.preset for run in found.wanted))
+    sentences = [
+        f'{len(runs)} of {len(found.wanted)} runs are done; none of them is left out below. '
+        f'Preset {presets}, {study.steps:,} steps of training on the {study.plant} plant (the '
+        f'paper: RK4 at 10 ms), {study.rollouts} rollouts at each payload.'
+    ]
+    for verb, name in (('Trained', 'commit'), ('Evaluated', 'code')):
+        codes = Counter(str(run.record.get(name)) for run in runs)
+        said = ', '.join(f'`{code}` (n = {n})' for code, n in sorted(codes.items()))
+        sentences += [f'{verb} by {said}.'] if said else []
+        if any('+' in code for code in codes):
+            sentences.append('A plus stands for changes that were not committed.')
+    return '\n'.join(sentences)
+
+
+def trained(report: Report) -> list[Run]:
+    """Return the runs of a report but those of the fixed gains."""
+    return [run for run in report.runs if run.place.architecture != BASELINE]
+
+
+def answer(report: Report, candidate: str) -> str:
+    """Return in words what the comparisons of a report say, with the figures behind it."""
+    made = [found for found in report.comparisons.values() if found]
+    total = len(report.comparisons)
+    if not made:
+        return f'That cannot be said yet: of {total} comparisons both sides were run in none.'
+    verdicts = Counter(found.verdict for found in made)
+    known = [found.d for found in made if found.d is not None]
+    lead = (
+        f'Of {total} comparisons {len(made)} could be made. {candidate} is better in '
+        f'{verdicts["better"]} of them, in {verdicts["not shown"]} that is not shown, and in '
+        f'{verdicts["too few seeds"]} there are too few seeds to show it. Its mean error is the '
+        f'smaller one in {sum(d < 0.0 for d in known)} of the {len(known)} that have means.'
+    )
+    return '\n'.join([lead, '', *sentences_of(report)])
+
+
+def sentences_of(report: Report) -> list[str]:
+    """Return one line per comparison that was made."""
+    return [
+        f'- {one.tau_z_s:g} s, {one.label} against {two.label}: {_outcome(found)} '
+        f'({_delta(report, one)} against {_delta(report, two)}; {_tests(found)}).'
+        f'{_paper_outcome(one, two)}'
+        for (one, two), found in report.comparisons.items()
+        if found
+    ]
+
+
+def _outcome(found: Comparison) -> str:
+    if found.verdict == 'better':
+        return 'better'
+    direction = '' if found.d is None else ', ahead' if found.d < 0.0 else ', behind'
+    return f'{found.verdict}{direction}'
+
+
+def _delta(report: Report, row: Place) -> str:
+    cell = report.cells[row]
+    known = cell.sample.mean if cell.sample else cell.deltas[0] if len(cell.runs) == 1 else None
+    return f'{text_of(known, "+.1f", "no mean")} %, n = {len(cell.runs)}'
+
+
+def _tests(found: Comparison) -> str:
+    d = 'no d'
+    if found.d is not None and found.d_interval:
+        low, high = found.d_interval
+        d = f'd = {found.d:.2f}, {low:.2f} to {high:.2f}'
+    return (
+        f'{d}; p_U {probability(found.p_u)}, after Holm {probability(found.p_u_holm)}, '
+        f'p_W {probability(found.p_w)}'
+    )
+
+
+def _paper_outcome(one: Place, two: Place) -> str:
+    printed = COMPARISONS.get((one, two))
+    if printed is None:
+        return ''
+    return f' The paper: {"better" if printed.p_u < ALPHA else "not shown"}, d = {printed.d:.2f}.'
+
+
+def failure_rows(report: Report) -> list[Place]:
+    """Return the rows whose failures are counted: the paper's, and whatever else was run."""
+    is_run = {row for row in report.cells if row.architecture != BASELINE}
+    return [row for row in report.rows if row in MAIN or row in is_run]
+
+
+def failure_row(report: Report, row: Place) -> dict[str, str]:
+    """Return how many runs of a row failed, by their errors and by their heads."""
+    cell = report.cells.get(row)
+    runs = cell.runs if cell else ()
+    labels = Counter(report.label(run)[0] for run in runs)
+    heads = [verdict for run in runs if (verdict := head_verdict(run))]
+    spans = [1e3 * span for run in runs if (span := span_rad(run)) is not None]
+    ends = sorted({min(spans), max(spans)}) if spans else []
+    answers = [value for run in runs if (value := payload_answer(run)) is not None]
+    silent, total = sum(h.num_silent for h in heads), sum(h.num_heads for h in heads)
+    counts = {
+        'diverged': labels['diverged'],
+        'payload-invariant': labels['payload-invariant'],
+        'flat profile': sum(is_flat(run.record['rmse_by_payload']) for run in runs),
+    }
+    return {
+        'tau_z': f'{row.tau_z_s:g} s',
+        'architecture': row.label,
+        'n': str(len(runs)) if runs else NOT_RUN,
+        **{name: str(count) if runs else '-' for name, count in counts.items()},
+        'range over payloads, mrad': ' to '.join(f'{s:.0f}' for s in ends) or '-',
+        'runs with a silent head': f'{sum(h.num_silent > 0 for h in heads)}' if heads else '-',
+        'silent heads': f'{silent} of {total}' if heads else '-',
+        'idle heads': f'{sum(h.num_idle for h in heads)} of {total}' if heads else '-',
+        'answer to payload, 1/kg': f'{np.mean(answers):.3f}' if answers else '-',
+        'failures of the paper': MAIN[row].failures or '-' if row in MAIN else '-',
+    }
+
+
+def payload_answer(run: Run) -> float | None:
+    """Return the mean of |da / dp_hat| over gains at the end of training, 1/kg, if known."""
+    report = run.record.get('head_report') or {}
+    found = [value for value in report.get('payload_sensitivity', ()) if value is not None]
+    return float(np.mean(found)) if found else None
+
+
+def run_rows(report: Report) -> list[dict[str, str]]:
+    """Return one line per run, failed ones among them."""
+    rows = []
+    for run, facts in zip(report.runs, run_facts(report), strict=True):
+        heads = head_verdict(run)
+        span = span_rad(run)
+        rows.append(
+            {
+                'tau_z': f'{facts["tau_z"]:g} s',
+                'architecture': facts['architecture'],
+                'seed': str(facts['seed']),
+                'delta %': text_of(facts['delta_percent'], '+.1f', 'no RMSE'),
+                'range, mrad': text_of(None if span is None else 1e3 * span, '.0f'),
+                'label': facts['label'],
+                'reason': facts['reason'],
+                'silent heads': f'{heads.num_silent} of {heads.num_heads}' if heads else '-',
+            }
+        )
+    return rows
+
+
+def not_run(found: PaperStudy) -> str:
+    """Return what the study lists and was not run, in its order."""
+    missing = found.missing()
+    if not missing:
+        return 'Nothing: every run of the study is there.'
+    total = Counter(place_of(run) for run in found.wanted)
+    rows = [
+        {
+            'tau_z': f'{place.tau_z_s:g} s',
+            'architecture': place.label,
+            'done': f'{total[place] - len(seeds)} of {total[place]}',
+            'seeds not run': ', '.join(map(str, seeds)),
+        }
+        for place, seeds in missing.items()
+    ]
+    lead = f'{found.num_missing} of {len(found.wanted)} runs, in the order of the study.'
+    return f'{lead}\n\n{markdown_table(rows)}'
 
 
 def write_study(found: PaperStudy, page: Path) -> None:
@@ -97,32 +377,22 @@ def write_study(found: PaperStudy, page: Path) -> None:
     page.write_text(text, encoding='utf-8')
 
 
-def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line as a namespace."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.paper_study',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add('--study', type=Path, default=Path('config/studies/paper.yaml'), help='(%(default)s)')
-    add('--results', type=Path, default=Path('results/study'), help='folder (%(default)s)')
-    add('--out', type=Path, default=Path('docs/paper_study.md'), help='page (%(default)s)')
-    return parser.parse_args(arguments)
-
-
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    args, console = parse_args(arguments), Console(stderr=True)
-    try:
-        study = load_file(Study, args.study, '')
-        found = gather(study, load_runs(sorted(args.results.glob('*.json'))))
-        write_study(found, args.out)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    console = Console(stderr=True)
+    study, runs, page = read_study(
+        'paper_study',
+        __doc__,
+        arguments,
+        study='config/studies/paper.yaml',
+        results='results/study',
+        page='docs/paper_study.md',
+    )
+    found = gather(study, runs)
+    write_study(found, page)
     count = len(found.wanted)
-    console.print(f'{count - found.num_missing} of {count} runs: {args.out}', highlight=False)
+    console.print(f'{count - found.num_missing} of {count} runs: {page}', highlight=False)
     return 0
 
 

@@ -5,7 +5,7 @@
     python -m training.phase1 --tau-z 1 2 3 4 5 --json results/phase1.json
 
 Rolls the baseline out on the RK4 plant, forms the paper's operators from one window per episode,
-and counts heads with the corrected algorithm (`training.rank.head_count`):
+and counts heads with the corrected algorithm (`training.rank`):
 
     v1              second moment of the observation features
     v2              second moment of the stacked observations 1..W steps ahead
@@ -26,44 +26,58 @@ import math
 from pathlib import Path
 from typing import Any, get_args, Literal, NamedTuple, TypeAlias
 
+import matplotlib
 import numpy as np
+from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
+from rich.table import Table
 
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
-from training.arguments import complain, positive_number
-from training.rank.head_count import (
+
+matplotlib.use('Agg')
+from matplotlib import pyplot
+from matplotlib.ticker import MaxNLocator
+
+from training.arguments import command_parser, positive_number, refusing
+from training.pool import progress_bar
+from training.rank import (
+    at_offsets,
     bootstrap_k_star,
     count_above_noise,
     count_heads,
-    isotropic_noise,
-    NullDraw,
-    participation_ratio,
-    regression_noise,
-    spectrum,
-    Thresholds,
-)
-from training.rank.report import plot_spectra, print_table
-from training.rank.temporal_operator import (
-    at_offsets,
     draw_instants,
     feature_samples,
     fit_gradients,
     gradient_samples,
     horizon_samples,
+    isotropic_noise,
+    NullDraw,
     operator_of,
+    participation_ratio,
     PerturbedMemory,
+    regression_noise,
     rows_per_fit,
     simulate,
+    spectrum,
+    Thresholds,
 )
 
 Version: TypeAlias = Literal['v1', 'v2', 'v3_exact', 'v3_centred', 'v3_regression', 'v3_linear']
 VERSIONS: tuple[Version, ...] = get_args(Version)
 
+NAMES = {
+    'v1': 'v1 features',
+    'v2': 'v2 horizons',
+    'v3_exact': 'v3 exact',
+    'v3_centred': 'v3 centred',
+    'v3_regression': 'v3 fitted',
+    'v3_linear': 'v3 linear',
+}
 # The paper's tab:kstar, printed beside ours: tau_z in s to K* and r_eff.
 PAPER = {1.0: (8, 9.3), 2.0: (14, 14.8), 3.0: (8, 10.1), 4.0: (9, 11.4), 5.0: (11, 12.0)}
 
@@ -202,14 +216,8 @@ def run(
             f'Search.window: expected at most {steps // 2}, half an episode of {steps} steps, '
             f'found {search.window}; lower --window.'
         )
-    columns = (
-        TextColumn('{task.description}'),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
     records = []
-    with Progress(*columns, console=console) as progress:
+    with progress_bar(console) as progress:
         bar = progress.add_task('operators', total=len(tau_z_s) * len(VERSIONS))
         for tau_z in tau_z_s:
             progress.update(bar, description=f'tau_z = {tau_z:g} s')
@@ -222,13 +230,93 @@ def _advancing(progress: Progress, bar: Any) -> Callable[[], None]:
     return lambda: progress.advance(bar)
 
 
+def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
+    """Show one column per memory horizon: the paper's K*, then ours, then what is amiss.
+
+    Ours come with the 95 % bootstrap interval. `printed` is K* of v3 exact under the growth signal
+    that the paper prints.
+    """
+    table = Table(
+        title='Phase 1: heads K* and effective rank, beside the paper',
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column('tau_z', no_wrap=True)
+    for record in records:
+        table.add_column(f'{record["tau_z"]:g} s', justify='right', no_wrap=True)
+    table.add_row('paper', *(_number(record['paper']['k_star']) for record in records))
+    for name, text in NAMES.items():
+        table.add_row(text, *(_with_interval(r['versions'][name]) for r in records))
+    exact = [record['versions']['v3_exact'] for record in records]
+    table.add_row('v3 exact, printed', *(str(v['k_star_residual_signal']) for v in exact))
+    table.add_section()
+    table.add_row('r_eff, paper', *(_number(record['paper']['r_eff']) for record in records))
+    for name in ('v3_exact', 'v3_regression'):
+        ranks = (r['versions'][name]['r_eff'] for r in records)
+        table.add_row(f'r_eff, {NAMES[name]}', *(f'{rank:.2f}' for rank in ranks))
+    console.print(table)
+    for line in remarks(records):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _number(value: float | None) -> str:
+    return '-' if value is None else f'{value:g}'
+
+
+def _with_interval(version: dict[str, Any]) -> str:
+    low, high = version['k_star_interval']
+    return f'{version["k_star"]} ({low}-{high})'
+
+
+def remarks(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what a reader must know before using the numbers."""
+    lines = []
+    for record in records:
+        at = f'tau_z = {record["tau_z"]:g} s'
+        for name, version in record['versions'].items():
+            if version['noise_sets_the_rank']:
+                lines.append(
+                    f'[yellow]warning:[/yellow] {at}, {name}: noise, not memory, sets the rank: '
+                    f'{version["num_above_noise"]} of K* = {version["k_star"]} directions rise '
+                    'above noise.'
+                )
+        paper, own = record['paper']['k_star'], record['versions']['v3_exact']
+        low, high = own['k_star_interval']
+        if paper is not None and not low <= paper <= high:
+            lines.append(
+                f"{at}: the paper's K* = {paper} is not reproduced; found {own['k_star']}, "
+                f'interval {low} to {high}.'
+            )
+    return lines
+
+
+def plot_spectra(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    """Draw the spectra of v3, exact and fitted, relative to the leading eigenvalue."""
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    titles = {'v3_exact': 'v3, exact sensitivities', 'v3_regression': 'v3, regression'}
+    for axis, (name, title) in zip(axes, titles.items(), strict=True):
+        for record in records:
+            version = record['versions'][name]
+            values = np.array(version['spectrum'])
+            label = f'tau_z = {record["tau_z"]:g} s, K* = {version["k_star"]}'
+            axis.semilogy(np.arange(1, len(values) + 1), values / values[0], '.-', label=label)
+        axis.set_title(title)
+        axis.set_xlabel('index')
+        axis.set_ylim(1e-6, 2.0)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize='small', framealpha=0.5)
+    axes[0].set_ylabel('eigenvalue / leading eigenvalue')
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line as a namespace."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.phase1',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('phase1', __doc__)
     usual = Search()
     parser.add_argument(
         '--tau-z',
@@ -257,22 +345,19 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     args = parse_args(arguments)
     console = Console(stderr=True)
-    try:
-        search = Search(
-            num_windows=args.windows,
-            window=args.window,
-            v_p_radps=args.v_p,
-            num_bootstrap=args.bootstrap,
-            seed=args.seed,
-        )
-        report = run(load_settings(), search, args.tau_z, console)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    search = Search(
+        num_windows=args.windows,
+        window=args.window,
+        v_p_radps=args.v_p,
+        num_bootstrap=args.bootstrap,
+        seed=args.seed,
+    )
+    report = run(load_settings(), search, args.tau_z, console)
     for path in (args.out / 'phase1.json', *([args.json] if args.json else [])):
         write_json(path, report)
     plot_spectra(args.out / 'spectrum.png', report['records'])

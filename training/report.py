@@ -36,9 +36,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import write_json
-from training.arguments import complain
+from training.arguments import command_parser, refusing
 from training.judge.analysis import (
     analyse,
     analyse_as_paper,
@@ -48,17 +48,15 @@ from training.judge.analysis import (
     Report,
     run_facts,
 )
-from training.judge.report_figures import (
+from training.judge.presentation import (
     ablation_figure,
+    comparison_rows,
     forest_figure,
+    main_rows,
+    markdown_table,
     payload_figure,
     save_figure,
     seeds_figure,
-)
-from training.judge.report_tables import (
-    comparison_rows,
-    main_rows,
-    markdown_table,
     terminal_table,
     write_csv,
 )
@@ -98,11 +96,7 @@ def write_report(report: Report, out: Path) -> None:
 
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line as a namespace."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.report',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('report', __doc__)
     parser.add_argument('files', type=Path, nargs='+', metavar='FILE', help='a result file')
     parser.add_argument('--out', type=Path, default=Path('runs/report'), help='(%(default)s)')
     which = parser.add_mutually_exclusive_group()
@@ -114,19 +108,16 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     args, console = parse_args(arguments), Console(stderr=True)
-    try:
-        runs = load_runs(args.files)
-        if args.paper:
-            report = analyse_as_paper(runs, args.alpha)
-        else:
-            report = analyse(runs, args.reference, args.alpha)
-        write_report(report, args.out)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    runs = load_runs(args.files)
+    if args.paper:
+        report = analyse_as_paper(runs, args.alpha)
+    else:
+        report = analyse(runs, args.reference, args.alpha)
+    write_report(report, args.out)
     wide = Console(width=max(Console().width, WIDTH))
     wide.print(terminal_table('Change of tracking RMSE over seeds', main_rows(report)))
     if report.comparisons:

@@ -37,6 +37,12 @@ def sample_of(values: Sequence[float] | Array) -> Sample:
     return Sample(float(np.mean(values)), std, len(values))
 
 
+def mean_of(values: Sequence[float | None] | Array) -> float | None:
+    """Return the mean; None without values, or if one is missing or infinite."""
+    known = [value for value in values if value is not None and np.isfinite(value)]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
 def mann_whitney_less(
     candidate: Sequence[float], reference: Sequence[float]
 ) -> tuple[float, float]:

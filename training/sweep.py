@@ -26,13 +26,12 @@ import fcntl
 from importlib import import_module
 import os
 from pathlib import Path
-import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from typing import get_args, Literal, NamedTuple, TextIO, TypeAlias
+from typing import Any, get_args, Literal, NamedTuple, TextIO, TypeAlias
 import zipfile
 
 from rich.box import SIMPLE
@@ -40,12 +39,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from metactl_ros.errors import ConfigError, MetactlError, MissingDependency
+from metactl_ros.errors import ConfigError, MissingDependency
 from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_file
-from training.arguments import complain, positive_count
+from training.arguments import command_parser, positive_count, refusing
 from training.judge.study import expand, Study
-from training.learn.run import read_run, RunConfig
+from training.learn.judgements import read_judgements
+from training.learn.run import read_run, RunConfig, RunError
 from training.records import load_runs, Run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,8 +61,6 @@ LOCK_PATIENCE_S = 60.0
 """How long a run of a sweep that was killed may take to write its checkpoint."""
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 LIBC = ctypes.CDLL(None)
-# What training.train says of its policy every few thousand steps.
-JUDGEMENT = re.compile(r'^ *(\d+) steps .* delta +([+-]\d+\.\d) %', re.MULTILINE)
 
 State: TypeAlias = Literal['running', 'failed', 'stopped', 'queued', 'done']
 
@@ -115,14 +113,14 @@ def run_one(run: RunConfig, out: Path, rollouts: int) -> Status:
             code = call(evaluate_command(run, folder, out / 'results', rollouts), log, stop)
     if code == 0 and (found := result_of(run, out, rollouts)):
         return Status('done', run.steps, found.record['delta_percent'])
-    if code == 3 or stop.exists():  # 3 is a checkpoint at somebody's request
+    if code == 3 or stop.exists():  # 3 is a checkpoint on request
         return Status('stopped', *progress_of(folder))
     said = [f'killed by signal {-code}'] if code < 0 else tail_of(folder).split('\n')
     return Status('failed', *progress_of(folder), reason=[s for s in said if s.strip()][-1])
 
 
 def _lock(log: TextIO, stop: Path) -> bool:
-    """Return whether nobody else works where this log is, as children inherit the lock with it."""
+    """Return whether no other process works on this run; children inherit the lock of its log."""
     deadline_s = time.monotonic() + LOCK_PATIENCE_S
     while True:
         with suppress(BlockingIOError):
@@ -187,8 +185,10 @@ def num_steps_saved(folder: Path) -> int:
 
 def progress_of(folder: Path) -> tuple[int, float | None]:
     """Return how many steps of a run are known to be done, and its last delta in percent."""
-    judged = JUDGEMENT.findall(tail_of(folder))
-    steps, delta = (int(judged[-1][0]), float(judged[-1][1])) if judged else (0, None)
+    judged: list[dict[str, Any]] = []
+    with suppress(RunError):  # a damaged file is for the run itself to refuse
+        judged = read_judgements(folder)
+    steps, delta = (judged[-1]['step'], judged[-1]['delta_percent']) if judged else (0, None)
     return max(steps, num_steps_saved(folder)), delta
 
 
@@ -329,24 +329,17 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.sweep',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('sweep', __doc__)
     parser.add_argument('study', type=Path, metavar='STUDY.yaml', help='see config/studies/')
     add_engine_arguments(parser)
     parser.add_argument('--out', type=Path, help='(default: runs/sweep/STUDY)')
     args = parser.parse_args(arguments)
     out = args.out or Path('runs/sweep') / args.study.stem
     console = Console(stderr=True, highlight=False)
-    try:
-        code, results = run_study(load_file(Study, args.study, ''), args, out, console)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    code, results = run_study(load_file(Study, args.study, ''), args, out, console)
     if code == 3:
         console.out('stopped; the same command goes on')
     for preset in sorted({result.record['preset'] for result in results.values()}):

@@ -19,6 +19,7 @@ import time
 from types import FrameType
 from typing import Any, get_args
 
+import numpy as np
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -31,16 +32,22 @@ from rich.progress import (
 from stable_baselines3.common.callbacks import BaseCallback
 import torch
 
-from metactl_ros.errors import MetactlError
+from metactl_ros.baselines import ControllerSpec
 from metactl_ros.metrics import delta_percent
 from metactl_ros.plants import PlantName
 from metactl_ros.settings import load_settings, Settings
-from training.arguments import complain
-from training.learn.checkpoint import load_checkpoint, save_checkpoint, save_result
-from training.learn.differences import with_difference
-from training.learn.head_monitor import inspect_actor, record_actor
-from training.learn.judgements import judgement_of, Judgements
-from training.learn.policy import mean_rmse, network_policy
+from metactl_ros.signals import Policy
+from metactl_ros.sim.task import draw_evaluation
+from training.arguments import command_parser, refusing
+from training.judge.rollouts import Conditions, evaluate_controller
+from training.learn.checkpoint import (
+    load_checkpoint,
+    network_policy,
+    save_checkpoint,
+    save_result,
+)
+from training.learn.env import with_window
+from training.learn.judgements import inspect_actor, judgement_of, Judgements, record_actor
 from training.learn.run import (
     begin_run,
     choose_device,
@@ -53,10 +60,17 @@ from training.learn.run import (
     RunConfig,
     RunError,
     settings_of,
+    with_difference,
 )
 
 CHECKPOINT_EVERY_S = 30.0
 JUDGE_EVERY_STEPS = 2500
+JUDGE_SEED, JUDGE_ROLLOUTS = 7, 4
+OPTIONS = (
+    *('preset', 'model', 'heads', 'window', 'tau_z', 'seed', 'steps', 'plant'),
+    *('controller', 'difference'),
+)
+"""Of the command line: what a run is, as `RunConfig` names it."""
 
 
 class Watch(BaseCallback):
@@ -145,8 +159,24 @@ class Watch(BaseCallback):
         )
 
 
+def mean_rmse(settings: Settings, run: RunConfig, policy: Policy | None) -> float:
+    """Return the RMSE of a policy, or of the fixed gains, on a few rollouts of the RK4 plant, rad.
+
+    Cheap enough for every few thousand steps; a full evaluation is training.evaluate.
+    """
+    settings = replace(settings, controller=with_window(settings.controller, run.window))
+    task, spec = settings.plant.task, ControllerSpec(run.model, policy=policy)
+    found = []
+    for payload in task.payload_levels_kg:
+        episodes = draw_evaluation(task, JUDGE_SEED, payload, JUDGE_ROLLOUTS, run.tau_z)
+        unguarded = Conditions(is_guarded=False)
+        rollouts = evaluate_controller(spec, settings, episodes, settings.episode_steps, unguarded)
+        found.append(rollouts.rmse_rad)
+    return float(np.mean(found))
+
+
 def train(
-    folder: Path, settings: Settings, run: RunConfig, resume: bool, console: Console
+    folder: Path, settings: Settings, run: RunConfig, *, resume: bool, console: Console
 ) -> bool:
     """Train until the steps are done, or until asked to stop; return whether they are done."""
     torch.set_num_threads(1)
@@ -187,11 +217,7 @@ def train(
 
 def parse_args(arguments: Sequence[str] | None, presets: Presets) -> argparse.Namespace:
     """Return the command line as a namespace."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.train',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('train', __doc__)
     names = [field.name for field in fields(presets)]
     parser.add_argument('--preset', choices=names, default='robust', help='(%(default)s)')
     parser.add_argument(
@@ -227,8 +253,7 @@ def require_no_contradiction(
 ) -> None:
     """Refuse options that a resumed run was begun without: they could not take effect."""
     given = {word.split('=')[0] for word in words}
-    names = ('preset', 'model', 'heads', 'window', 'tau_z', 'seed', 'steps', 'plant')
-    for name in (*names, 'controller', 'difference'):
+    for name in OPTIONS:
         option = f'--{name.replace("_", "-")}'
         if option in given and getattr(args, name) != getattr(run, name):
             raise RunError(
@@ -237,41 +262,29 @@ def require_no_contradiction(
             )
 
 
+def run_from(args: argparse.Namespace, presets: Presets) -> RunConfig:
+    """Return the run that a command line asks for."""
+    hyper = with_difference(getattr(presets, args.preset), args.difference)
+    if args.without_lagrangian:
+        hyper = replace(hyper, lagrangian_rate=0.0)
+    asked = {name: getattr(args, name) for name in OPTIONS}
+    return RunConfig(**asked, device=choose_device(args.device), hyper=hyper)
+
+
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0 done, 2 wrong use, 3 stopped and resumable."""
     console = Console(stderr=True)
-    try:
-        presets = load_presets()
-        args = parse_args(arguments, presets)
-        settings = load_settings()
-        if args.resume:
-            folder, run = args.resume, read_run(args.resume)
-            require_no_contradiction(args, sys.argv[1:] if arguments is None else arguments, run)
-        else:
-            hyper = getattr(presets, args.preset)
-            hyper = with_difference(hyper, args.difference)
-            if args.without_lagrangian:
-                hyper = replace(hyper, lagrangian_rate=0.0)
-            run = RunConfig(
-                preset=args.preset,
-                model=args.model,
-                heads=args.heads,
-                window=args.window,
-                tau_z=args.tau_z,
-                seed=args.seed,
-                steps=args.steps,
-                plant=args.plant,
-                device=choose_device(args.device),
-                hyper=hyper,
-                controller=args.controller,
-                difference=args.difference,
-            )
-            folder = args.out or Path('runs/train') / run.name
-        settings = settings_of(settings, run)
-        is_done = train(folder, settings, run, bool(args.resume), console)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    presets = load_presets()
+    args = parse_args(arguments, presets)
+    if args.resume:
+        folder, run = args.resume, read_run(args.resume)
+        require_no_contradiction(args, sys.argv[1:] if arguments is None else arguments, run)
+    else:
+        run = run_from(args, presets)
+        folder = args.out or Path('runs/train') / run.name
+    settings = settings_of(load_settings(), run)
+    is_done = train(folder, settings, run, resume=bool(args.resume), console=console)
     if not is_done:
         console.print(f'stopped; go on with: python -m training.train --resume {folder}')
         return 3

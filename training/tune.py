@@ -2,45 +2,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tune every classical controller on seeds, payloads and references that are not judged.
 
-    python -m training.tune                         # all rivals, for ideal and for worse sensors
+    python -m training.tune                         # all of them, for ideal and for worse sensors
     python -m training.tune --rival ct_integral --for nominal
 
-For the least mean RMSE under the shield, with a budget for each parameter that a rival has: first
+For the least mean RMSE under the shield, with a budget for each parameter that one has: first
 the untuned gains of ct and a Halton sequence over all ranges, then Nelder and Mead's search from
 the best of these (scipy). Writes config/classical/SENSORS.yaml and results/tuning.json.
 """
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import as_completed, ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 import json
-import multiprocessing
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 from scipy.stats.qmc import Halton  # type: ignore[import-untyped]
 import yaml
 
-from metactl_ros.baselines import Rival, RIVALS, same_for_joints
+from metactl_ros.baselines import Baseline, BASELINES, ControllerSpec, same_for_joints
 from metactl_ros.config import shown
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.disturbance import IntegralSettings, MomentumObserverSettings
 from metactl_ros.control.estimators.friction_observers import LugreSettings
 from metactl_ros.control.estimators.slotine_li import SlotineLiSettings
-from metactl_ros.errors import ConfigError, MetactlError
+from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_settings, Settings, share_directory
 from metactl_ros.signals import Array
 from metactl_ros.strict_yaml import read_yaml
-from training.arguments import complain
-from training.judge.contest import play, Player
+from training.arguments import command_parser, refusing
 from training.judge.regimes import draw_cases, load_benchmark, Sensors, settings_in
+from training.judge.rollouts import evaluate_controller
+from training.pool import run_jobs
 
 DRAWN, REFINED = 8, 12
 """Evaluations for each parameter: of the Halton sequence, and of the search from its best."""
@@ -75,33 +72,41 @@ class Parameter(NamedTuple):
         return (self.begin - self.least) / (self.most - self.least)
 
 
-def search_space(rival: str, settings: Settings) -> list[Parameter]:
+def search_space(name: str, settings: Settings) -> list[Parameter]:
     """Return what is searched for."""
     box, law = settings.controller.gain_box, settings.controller.law
     kd = _within('kd_per_s', box.kd_per_s, law.nominal_kd_per_s)
     slope = _within('lambda_per_s', box.lambda_per_s, law.nominal_lambda_per_s)
-    if rival == 'ct_best':
+    if name == 'ct_best':
         named = [kd._replace(name='kd'), slope._replace(name='lambda')]
         named += [_within(entry.column, entry.ends, 0.0) for entry in box.feed_forward]
         return [p._replace(name=f'{p.name}.{j}') for p in named for j in settings.arm.joint_names]
     rates = [
-        Parameter('payload_rate', 1e-4, 1.0, True),
-        Parameter('coulomb_rate', 1.0, 10_000.0, True),
-        Parameter('viscous_rate', 0.1, 1000.0, True),
+        _logarithmic('payload_rate', 1e-4, 1.0),
+        _logarithmic('coulomb_rate', 1.0, 10_000.0),
+        _logarithmic('viscous_rate', 0.1, 1000.0),
     ]
     return {
-        'ct_integral': [kd, slope, Parameter('rate_per_s2', 5.0, 10_000.0, True)],
-        'momentum_observer': [kd, slope, Parameter('bandwidth_radps', 2.0, 150.0, True)],
+        'ct_integral': [kd, slope, _logarithmic('rate_per_s2', 5.0, 10_000.0)],
+        'momentum_observer': [
+            kd,
+            slope,
+            _logarithmic('bandwidth_radps', 2.0, 150.0),
+        ],
         'slotine_li': [kd, *rates],
-        'slotine_li_memory': [kd, *rates, Parameter('memory_rate', 1.0, 10_000.0, True)],
+        'slotine_li_memory': [
+            kd,
+            *rates,
+            _logarithmic('memory_rate', 1.0, 10_000.0),
+        ],
         'lugre_observer': [
             kd,
             slope,
-            Parameter('stiffness_nmprad', 10.0, 1000.0, True),
-            Parameter('correction', 0.03, 300.0, True),
+            _logarithmic('stiffness_nmprad', 10.0, 1000.0),
+            _logarithmic('correction', 0.03, 300.0),
         ],
         'oracle': [kd, slope],
-    }[rival]
+    }[name]
 
 
 def _within(name: str, ends: tuple[float, ...], begin: float) -> Parameter:
@@ -109,28 +114,32 @@ def _within(name: str, ends: tuple[float, ...], begin: float) -> Parameter:
     return Parameter(name, least, most, begin=begin)
 
 
-def rival_of(rival: str, settings: Settings, values: Mapping[str, float]) -> Rival:
+def _logarithmic(name: str, least: float, most: float) -> Parameter:
+    return Parameter(name, least, most, is_logarithmic=True)
+
+
+def baseline_of(name: str, settings: Settings, values: Mapping[str, float]) -> Baseline:
     """Return the controller with the given parameters."""
-    if rival == 'ct_best':
-        return Rival(theta=tuple(values.values()))
+    if name == 'ct_best':
+        return Baseline(theta=tuple(values.values()))
     # Slotine and Li's law has the slope of the sliding variable itself.
     slope = values.get('lambda_per_s', settings.controller.law.slope_per_s)
     theta = same_for_joints([values['kd_per_s'], slope, 1.0])
     rest = {k: v for k, v in values.items() if k not in ('kd_per_s', 'lambda_per_s')}
-    return Rival(theta=theta, estimator=_estimator(rival, settings, rest))
+    return Baseline(theta=theta, estimator=_estimator(name, settings, rest))
 
 
 def _estimator(
-    rival: str, settings: Settings, values: Mapping[str, float]
+    name: str, settings: Settings, values: Mapping[str, float]
 ) -> EstimatorSettings | None:
     friction = settings.plant.friction
-    if rival == 'ct_integral':
+    if name == 'ct_integral':
         return EstimatorSettings(integral=IntegralSettings(**values))
-    if rival == 'momentum_observer':
+    if name == 'momentum_observer':
         return EstimatorSettings(momentum_observer=MomentumObserverSettings(**values))
-    if rival.startswith('slotine_li'):
+    if name.startswith('slotine_li'):
         adaptive = SlotineLiSettings(
-            memory_horizons_s=MEMORY_HORIZONS_S if rival == 'slotine_li_memory' else (),
+            memory_horizons_s=MEMORY_HORIZONS_S if name == 'slotine_li_memory' else (),
             payload_most_kg=3.0,
             coulomb_most_nm=10.0,
             viscous_most_nmsprad=10.0,
@@ -138,7 +147,7 @@ def _estimator(
             **{'memory_rate': 0.0, **values},
         )
         return EstimatorSettings(slotine_li=adaptive)
-    if rival == 'lugre_observer':  # given the identified friction, but no memory
+    if name == 'lugre_observer':  # given the identified friction, but no memory
         lugre = LugreSettings(
             damping_nmsprad=0.0,
             coulomb_nm=friction.coulomb_nm,
@@ -151,22 +160,22 @@ def _estimator(
     return None
 
 
-def tune(rival: str, sensors: str, drawn: int, refined: int) -> dict[str, Any]:
-    """Search the parameters of one rival for one kind of sensors; return the record."""
+def tune(name: str, sensors: str, drawn: int, refined: int) -> dict[str, Any]:
+    """Search the parameters of one controller for one kind of sensors; return the record."""
     settings, benchmark = load_settings(), load_benchmark()
     regime = benchmark.regime(getattr(benchmark.sensors, sensors))
     settings = settings_in(settings, regime, ())
     episodes = draw_cases(settings, regime, benchmark.tuning)
     num_steps = settings.episode_steps
-    space = search_space(rival, settings)
+    space = search_space(name, settings)
 
     def values_at(shares: Array) -> dict[str, float]:
         return {p.name: p.at(share) for p, share in zip(space, shares, strict=True)}
 
     def cost(shares: Array) -> float:
-        player = Player(rival, rival_of(rival, settings, values_at(shares)))
-        outcome = play(settings, episodes, player, num_steps)
-        rmse = np.where(outcome.is_lost, LOST_RMSE_RAD, outcome.rmse_rad)
+        spec = ControllerSpec(name, baseline_of(name, settings, values_at(shares)))
+        found = evaluate_controller(spec, settings, episodes, num_steps)
+        rmse = np.where(found.is_lost, LOST_RMSE_RAD, found.rmse_rad)
         return float(np.mean(np.minimum(rmse, LOST_RMSE_RAD)))
 
     sequence = Halton(len(space), rng=np.random.default_rng(benchmark.tuning.seed))
@@ -180,13 +189,13 @@ def tune(rival: str, sensors: str, drawn: int, refined: int) -> dict[str, Any]:
         bounds=[(0.0, 1.0)] * len(space),
         options={'maxfev': refined * len(space), 'xatol': 0.0, 'fatol': 0.0},
     )
-    untuned = play(settings, episodes, Player('ct'), num_steps)
+    untuned = evaluate_controller(ControllerSpec('ct'), settings, episodes, num_steps)
     best = values_at(found.x)
     return {
-        'rival': rival,
+        'rival': name,
         'tuned_for': sensors,
         'found': best,
-        'theta': list(rival_of(rival, settings, best).theta),
+        'theta': list(baseline_of(name, settings, best).theta),
         'rmse': float(found.fun),
         'rmse_ct': float(np.mean(untuned.rmse_rad)),
         'evaluations': len(costs) + int(found.nfev),
@@ -195,19 +204,21 @@ def tune(rival: str, sensors: str, drawn: int, refined: int) -> dict[str, Any]:
     }
 
 
-def write_rivals(folder: Path, records: Sequence[Mapping[str, Any]], settings: Settings) -> None:
-    """Write a YAML file for each kind of sensors, over what was there for other rivals."""
+def write_baselines(
+    folder: Path, records: Sequence[Mapping[str, Any]], settings: Settings
+) -> None:
+    """Write a YAML file for each kind of sensors, over what was there for other controllers."""
     for sensors in sorted({record['tuned_for'] for record in records}):
         path = folder / f'{sensors}.yaml'
         content = read_yaml(path) if path.exists() or path.is_symlink() else {}
         if not isinstance(content, dict):
-            raise ConfigError(f'{path}: expected a table of rivals, found {shown(content)}.')
+            raise ConfigError(f'{path}: expected a table of baselines, found {shown(content)}.')
         for record in records:
             if record['tuned_for'] == sensors:
-                rival = rival_of(record['rival'], settings, record['found'])
-                content[record['rival']] = _plain(asdict(rival))
+                found = baseline_of(record['rival'], settings, record['found'])
+                content[record['rival']] = _plain(asdict(found))
         head = '# Found by python -m training.tune; how, and how good: results/tuning.json\n'
-        rows = {name: content[name] for name in RIVALS if name in content}
+        rows = {name: content[name] for name in BASELINES if name in content}
         path.write_text(head + yaml.safe_dump(rows, sort_keys=False, default_flow_style=None))
 
 
@@ -220,18 +231,14 @@ def _plain(value: Any) -> Any:
     return float(f'{value:.6g}') if isinstance(value, float) else value
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     console = Console(stderr=True)
-    benchmark = load_benchmark()
     kinds = [field.name for field in fields(Sensors)]
-    parser = argparse.ArgumentParser(
-        prog='python -m training.tune',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('tune', __doc__)
     add = parser.add_argument
-    add('--rival', nargs='+', choices=RIVALS, default=RIVALS, help='(all)')
+    add('--rival', nargs='+', choices=BASELINES, default=BASELINES, help='(all)')
     add('--for', nargs='+', choices=kinds, default=kinds, dest='sensors', help='(all)')
     add('--drawn', type=int, default=DRAWN, help='evaluations per parameter (%(default)s)')
     add('--refined', type=int, default=REFINED, help='further ones (%(default)s)')
@@ -239,48 +246,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add('--out', type=Path, default=Path('results/tuning.json'), help='(%(default)s)')
     add('--folder', type=Path, default=share_directory() / 'config' / 'classical')
     args = parser.parse_args(arguments)
-    jobs = [(rival, sensors) for sensors in args.sensors for rival in args.rival]
-    try:
-        records = run_jobs(jobs, args.drawn, args.refined, args.jobs, console)
-    except MetactlError as error:
-        complain(console, error)
-        return 2
+    budget = (args.drawn, args.refined)
+    jobs = [(name, sensors, *budget) for sensors in args.sensors for name in args.rival]
+
+    def say(_: int, record: Mapping[str, Any]) -> None:
+        console.print(
+            f'{record["tuned_for"]:15} {record["rival"]:18} {record["rmse"]:.4f} rad, '
+            f'ct {record["rmse_ct"]:.4f}: {record["found"]}',
+            highlight=False,
+        )
+
+    records = run_jobs(tune, jobs, args.jobs, console, title='tuning', on_result=say)
     kept = json.loads(args.out.read_text())['rivals'] if args.out.is_file() else []
     new = {(record['rival'], record['tuned_for']) for record in records}
     rows = [r for r in kept if (r['rival'], r['tuned_for']) not in new] + records
-    rows.sort(key=lambda r: (r['tuned_for'], RIVALS.index(r['rival'])))
-    cases = asdict(benchmark.tuning)
+    rows.sort(key=lambda r: (r['tuned_for'], BASELINES.index(r['rival'])))
+    cases = asdict(load_benchmark().tuning)
     write_json(args.out, {'method': METHOD, 'cases': cases, 'rivals': rows})
-    write_rivals(args.folder, records, load_settings())
+    write_baselines(args.folder, records, load_settings())
     return 0
-
-
-def run_jobs(
-    jobs: Sequence[tuple[str, str]],
-    drawn: int,
-    refined: int,
-    num_processes: int,
-    console: Console,
-    tune_one: Callable[..., dict[str, Any]] = tune,
-) -> list[dict[str, Any]]:
-    """Tune in a pool of processes under a progress bar; records in the order of the jobs."""
-    context = multiprocessing.get_context('spawn')
-    found: dict[int, dict[str, Any]] = {}
-    with (
-        Progress(console=console) as progress,
-        ProcessPoolExecutor(max_workers=num_processes, mp_context=context) as pool,
-    ):
-        bar = progress.add_task('tuning', total=len(jobs))
-        futures = {pool.submit(tune_one, *job, drawn, refined): i for i, job in enumerate(jobs)}
-        for future in as_completed(futures):
-            record = found[futures[future]] = future.result()
-            console.print(
-                f'{record["tuned_for"]:15} {record["rival"]:18} {record["rmse"]:.4f} rad, '
-                f'ct {record["rmse_ct"]:.4f}: {record["found"]}',
-                highlight=False,
-            )
-            progress.advance(bar)
-    return [found[index] for index in range(len(jobs))]
 
 
 if __name__ == '__main__':

@@ -2,23 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was commanded, as a bag holds it: both command topics, message by message, as arrays.
 
-    stamped, forward = read_commands(bag, arm.joint_names)
+    log = commands_of(read_bag(bag, is_wanted).messages, '/joint_commands', arm.joint_names)
 
-Every message has its row, whoever sent it and whatever is in it. Its efforts are numbers only if
-it has exactly one for each joint and names exactly these joints, in their order; else they are
-NaN, so that whoever asks for finite efforts finds it.
+Every message has its row, whatever node sent it and whatever is in it. Its efforts are numbers
+only if it has exactly one for each joint and names exactly these joints, in their order; else they
+are NaN, so that a check for finite efforts finds it.
+
+`align` finds which command belongs to which tick where only order and content decide.
 """
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bag.cdr import CdrError, read_joint_state
-from metactl_ros.bag.reader import BagMessage, read_bag
+from metactl_ros.bag.cdr import CdrError, read_joint_state, read_multi_array
+from metactl_ros.bag.reader import BagMessage
 from metactl_ros.signals import Array
 
 STAMPED = 'joint_commands'
@@ -26,9 +27,11 @@ STAMPED = 'joint_commands'
 FORWARD = 'forward_effort_controller/commands'
 """std_msgs/Float64MultiArray: what a robot of ros2_control applies. It has no stamp."""
 TYPES = {STAMPED: 'sensor_msgs/msg/JointState', FORWARD: 'std_msgs/msg/Float64MultiArray'}
-LITTLE_ENDIAN, HEADER = b'\0\1', 4
 LARGEST = 2**63 - 1
 """ns; what a bag calls a time has 64 bits without a sign, and may be anything."""
+NEAR = 6
+"""Altered, missing and additional messages in a row among which the next equal ones are sought;
+beyond, only a mere gap or mere additions are."""
 
 
 class CommandLog(NamedTuple):
@@ -43,7 +46,7 @@ class CommandLog(NamedTuple):
     log_time_ns: NDArray[np.int64]
     """On the recorder's, which does not step back, shape (N,)."""
     sequence: NDArray[np.int64]
-    """Counted by the publisher from 1, shape (N,); zero where the bag does not say."""
+    """Counted by the publisher from 1, shape (N,); zero where the bag has none."""
     names: tuple[tuple[str, ...], ...]
     """The joints that each message names; none where a Float64MultiArray has no label."""
     is_for_arm: NDArray[np.bool_]
@@ -58,25 +61,6 @@ class _Command(NamedTuple):
     stamp_ns: int
     names: tuple[str, ...]
     effort_nm: tuple[float, ...]
-
-
-def read_commands(
-    bag: Path, joint_names: Sequence[str], namespace: str = ''
-) -> tuple[CommandLog, CommandLog]:
-    """Return what a bag holds of `joint_commands` and `forward_effort_controller/commands`.
-
-    Args:
-        bag: A folder or a file, finished or not.
-        joint_names: Of the arm, with any prefix.
-        namespace: Of both topics, with a slash in front; none by default.
-
-    Raises:
-        BagError: If there is nothing that could be a bag.
-    """
-    topics = command_topics(namespace)
-    messages = read_bag(bag, lambda topic: topic in topics).messages
-    stamped, forward = (commands_of(messages, topic, joint_names) for topic in topics)
-    return stamped, forward
 
 
 def command_topics(namespace: str) -> tuple[str, str]:
@@ -136,24 +120,117 @@ def _read_stamped(data: bytes) -> _Command:
 
 
 def _read_forward(data: bytes) -> _Command:
-    """Return a Float64MultiArray; the label of its only dimension names the joints."""
-    if data[:2] != LITTLE_ENDIAN:
-        raise CdrError(f'expected little-endian CDR, found {data[:2]!r}')
-    labels = []
-    try:
-        (count,) = struct.unpack_from('<I', data, HEADER)
-        place = HEADER + 4
-        for _ in range(count):  # ends with the data, however many are promised
-            (size,) = struct.unpack_from('<I', data, place)
-            (label,) = struct.unpack_from(f'<{size}s', data, place + 4)
-            labels.append(str(label[:-1], 'utf-8'))
-            place = _aligned(place + 4 + size, 4) + 8  # size and stride follow
-        _, count = struct.unpack_from('<II', data, place)
-        effort = struct.unpack_from(f'<{count}d', data, _aligned(place + 8, 8)) if count else ()
-    except (struct.error, ValueError, OverflowError, MemoryError) as error:
-        raise CdrError(f'not a Float64MultiArray: {error}') from None
-    return _Command(0, tuple(','.join(labels).split(',')) if any(labels) else (), effort)
+    """Return a command without a stamp; the label of its only dimension names the joints."""
+    labels, efforts = read_multi_array(data)
+    return _Command(0, tuple(','.join(labels).split(',')) if any(labels) else (), efforts)
 
 
-def _aligned(place: int, size: int) -> int:
-    return HEADER + -(-(place - HEADER) // size) * size
+def align(
+    expected: Sequence[bytes],
+    expected_ns: NDArray[np.int64],
+    found: Sequence[bytes],
+    found_ns: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return what each found message answers, shape (F,): its place in `expected`, else -1.
+
+    Some of either may be missing, there twice or altered; none changes its place. What is equal
+    pairs off in order. Where it is not, the nearest places that are equal again are looked for,
+    and what lies before them is paired in order: so one altered message is one altered message,
+    and not the end of all equality.
+
+    Args:
+        expected: What should have come, in order.
+        expected_ns: Each no later than the time of its answer; they only decide where among equal
+            ones the first found message belongs.
+        found: What came, in order.
+        found_ns: When that was.
+    """
+    places = np.full(len(found), -1, dtype=np.int64)
+    if not expected or not found:
+        return places
+    i, p = _anchor(expected, expected_ns, found, found_ns)
+    after = _walk(expected[i:], found[p:])
+    places[p:][after >= 0] = i + after[after >= 0]
+    before = _walk(expected[:i][::-1], found[:p][::-1])[::-1]
+    places[:p][before >= 0] = i - 1 - before[before >= 0]
+    return places
+
+
+def _anchor(
+    expected: Sequence[bytes],
+    expected_ns: NDArray[np.int64],
+    found: Sequence[bytes],
+    found_ns: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Return the first places from which on both are equal; by the times if they nowhere are."""
+    of_expected = _places(expected)
+    for num_equal in (2, 1):
+        for p in range(len(found) - num_equal + 1):
+            wanted, places = found[p : p + num_equal], of_expected.get(found[p], [])
+            latest = bisect_right(places, found_ns[p], key=expected_ns.__getitem__) - 1
+            # Of many equal ones only those of about that time: a bag may hold an hour of zeros.
+            near = range(max(latest - NEAR, 0), min(latest + NEAR, len(places)))
+            for n in sorted(near, key=lambda n: abs(n - latest)):
+                if expected[places[n] : places[n] + num_equal] == wanted:
+                    return places[n], p
+    return max(int(np.searchsorted(expected_ns, found_ns[0], side='right')) - 1, 0), 0
+
+
+def _walk(expected: Sequence[bytes], found: Sequence[bytes]) -> NDArray[np.int64]:
+    """Return what each found message answers if both begin at the same place."""
+    places = np.full(len(found), -1, dtype=np.int64)
+    of_expected, of_found = _places(expected), _places(found)
+    i = p = num_hopeless = 0
+    while i < len(expected) and p < len(found):
+        num_skipped = num_added = 1
+        if expected[i] == found[p]:
+            num_hopeless = 0
+        elif num_hopeless:
+            num_hopeless -= 1
+        else:
+            next_i, next_p = _next_equal(expected, found, i, p, of_expected, of_found)
+            num_skipped, num_added = next_i - i, next_p - p
+            if not (num_skipped or num_added):  # nowhere: not asked again for each of many
+                num_skipped, num_added, num_hopeless = 1, 1, NEAR
+        num_pairs = min(num_skipped, num_added)
+        places[p : p + num_pairs] = np.arange(i, i + num_pairs)
+        i, p = i + num_skipped, p + num_added
+    return places
+
+
+def _next_equal(
+    expected: Sequence[bytes],
+    found: Sequence[bytes],
+    i: int,
+    p: int,
+    of_expected: Mapping[bytes, Sequence[int]],
+    of_found: Mapping[bytes, Sequence[int]],
+) -> tuple[int, int]:
+    """Return the nearest places after (i, p) that are equal; (i, p) if none are."""
+    for num_both in range(1, NEAR + 1):
+        # Altered ones first: as many of either are left out.
+        for ahead in sorted(range(num_both + 1), key=lambda a: abs(2 * a - num_both)):
+            next_i, next_p = i + ahead, p + num_both - ahead
+            if expected[next_i : next_i + 1] == found[next_p : next_p + 1] != []:
+                return next_i, next_p
+    # Farther away one equal message may be a chance, two in a row are none.
+    for place in _after(of_expected.get(found[p], ()), i):
+        if expected[place : place + 2] == found[p : p + 2]:
+            return place, p
+    for place in _after(of_found.get(expected[i], ()), p):
+        if expected[i : i + 2] == found[place : place + 2]:
+            return i, place
+    return i, p
+
+
+def _places(contents: Sequence[bytes]) -> dict[bytes, list[int]]:
+    places: dict[bytes, list[int]] = {}
+    for place, content in enumerate(contents):
+        places.setdefault(content, []).append(place)
+    return places
+
+
+def _after(places: Sequence[int], place: int) -> Sequence[int]:
+    """Return the next few of these places."""
+    begin = bisect_right(places, place)
+    return places[begin : begin + NEAR]

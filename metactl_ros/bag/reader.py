@@ -39,7 +39,7 @@ except ImportError as error:
 SUFFIXES = ('.mcap', '.db3')
 NOT_COMPRESSED = ('', 'none', 'null', '~')
 MOST_PROBLEMS = 20
-"""Of the rest only the number is told."""
+"""Of the rest only the number is reported."""
 FREE_BYTES, BYTES_PER_BYTE = 2**26, 100
 """What chunks may inflate to: this, and so many per byte on the disk."""
 FREE_MESSAGES, BYTES_PER_MESSAGE = 500_000, 4
@@ -66,9 +66,9 @@ class BagMessage(NamedTuple):
     data: bytes
     """CDR."""
     publish_time_ns: int
-    """On the publisher's clock; the log time where the bag does not say."""
+    """On the publisher's clock; the log time where the bag has none."""
     sequence: int
-    """Counted by the publisher from 1; zero where the bag does not say."""
+    """Counted by the publisher from 1; zero where the bag has none."""
 
     def decode(self) -> Any:
         """Return the message with the fields of its type.
@@ -198,7 +198,7 @@ class MessageCollector:
         return Topic(name, type_name, self._is_wanted(name))
 
     def inflate(self, num_bytes: int) -> None:
-        """Tell that so many bytes are about to be inflated."""
+        """Count bytes that are about to be inflated."""
         self._bytes_left -= num_bytes
         if self._bytes_left < 0:
             raise self._too_large(
@@ -317,6 +317,6 @@ def _files(
 
 
 def _names(paths: object) -> list[str]:
-    """Return the names of files, sorted; whatever is no path is nobody's."""
+    """Return the names of files, sorted; what is no path is left out."""
     entries = paths if isinstance(paths, list) else []
     return sorted(Path(entry).name for entry in entries if isinstance(entry, str))

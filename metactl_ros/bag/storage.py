@@ -219,10 +219,10 @@ def _inflated(content: bytes, collector: 'MessageCollector') -> bytes:
 
 
 def _from_zstd(data: memoryview, size: int) -> bytes:
-    """Return at most `size` bytes; a frame that tells another size is allocated in full."""
-    told = zstandard.frame_content_size(data)  # -1: it does not tell
-    if told not in (-1, size):
-        raise BrokenError(f'a chunk says that it inflates to {size} bytes, its frame {told}')
+    """Return at most `size` bytes; zstandard allocates what the frame declares."""
+    declared = zstandard.frame_content_size(data)  # -1: none
+    if declared not in (-1, size):
+        raise BrokenError(f'a chunk says that it inflates to {size} bytes, its frame {declared}')
     inflater = zstandard.ZstdDecompressor(max_window_size=MAX_RECORD)
     return inflater.decompress(data, max_output_size=max(size, 1))  # zero would be no limit
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bag.alignment import align
-from metactl_ros.bag.command_log import CommandLog
-from metactl_ros.bag.reader import BagError, read_bag
+from metactl_ros.bag.command_log import align, CommandLog
+from metactl_ros.bag.reader import read_bag
 from metactl_ros.bag.tick_messages import (
     collect,
     follows,
@@ -27,8 +26,6 @@ from metactl_ros.bag.tick_messages import (
     TickMessages,
 )
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
-
-__all__ = ['BagError', 'Seen', 'TickLog', 'read_ticks']
 
 GAP = 1.5
 """Periods between two ticks from which on one may be missing."""
@@ -60,7 +57,7 @@ class TickLog:
     stamp_ns: Any
     """Of the command, shape (T,), int64."""
     now_ns: NDArray[np.int64]
-    """What the loop was told, on the controller's timeline, shape (T,)."""
+    """On the clock of the loop, shape (T,)."""
     joint_names: tuple[str, ...]
     gain_names: tuple[str, ...]
     q_rad: Array
@@ -96,13 +93,13 @@ class TickLog:
     """When the recorder received that, shape (T,)."""
     seen: Seen
     stamped: CommandLog
-    """All of joint_commands, whoever sent it."""
+    """All of joint_commands, whatever node sent it."""
     forward: CommandLog
     """All of forward_effort_controller/commands."""
     shield: dict[str, Array]
     """Every value of ~/shield by its name, shape (T,)."""
     facts: dict[str, str]
-    """What ~/bundle says: the controller and its policy; empty if it was not recorded."""
+    """The content of ~/bundle: the controller and its policy; empty if it was not recorded."""
     num_incomplete: int
     """Ticks of which a message is missing; they are left out."""
     num_impossible: int
@@ -134,7 +131,7 @@ class TickLog:
 
     @property
     def is_shadow(self) -> bool:
-        """Whether the controller was told to send no commands."""
+        """Whether the controller was configured to send no commands."""
         try:
             return json.loads(self.facts.get('parameters', '{}'))['shadow'] is True
         except (ValueError, LookupError, TypeError):
@@ -261,8 +258,8 @@ def _log_of(
 def _commands_of(ticks: Sequence[TickMessages], stamped: CommandLog) -> NDArray[np.int64]:
     """Return the row of each tick's command, shape (T,); -1 where none has its stamp.
 
-    Of several that share a stamp, order and content tell whose is whose; the zeros that end a run
-    have the stamp of its last state in simulated time, and are nobody's.
+    Of several that share a stamp, order and content decide. The zeros that end a run have the
+    stamp of its last state in simulated time, and belong to no tick.
     """
     rows: dict[int, list[int]] = {}
     for row, stamp_ns in enumerate(stamped.stamp_ns.tolist()):

@@ -3,7 +3,7 @@
 """The messages of a controller node, put together to ticks.
 
 All messages of a tick have the stamp of its command. Where ticks share a stamp, as those of a
-robot that stands still in simulated time, their order tells them apart. Whatever is missing, out
+robot that stands still in simulated time, their order distinguishes them. Whatever is missing, out
 of order or impossible is named, and none of it is passed over.
 """
 
@@ -76,9 +76,9 @@ class NodeMessages(NamedTuple):
     ticks: list[TickMessages]
     shield_names: tuple[str, ...]
     commands: tuple[CommandLog, CommandLog]
-    """What was sent, whoever sent it: stamped, and for ros2_control."""
+    """What was sent, whatever node sent it: stamped, and for ros2_control."""
     facts: dict[str, str]
-    """What ~/bundle says; empty if it was not recorded."""
+    """The content of ~/bundle; empty if it was not recorded."""
     num_incomplete: int
     """Ticks of which a message is missing; they are left out."""
     num_impossible: int
@@ -144,7 +144,7 @@ def collect(where: Path, content: BagContent, node: str) -> NodeMessages:
 def _by_stamp(
     content: BagContent, prefix: str
 ) -> tuple[dict[int, dict[str, list[Any]]], list[dict[str, str]], Counter[str]]:
-    """Return the telemetry by stamp and kind, what ~/bundle says, and how many are broken."""
+    """Return the telemetry by stamp and kind, the content of ~/bundle, and how many are broken."""
     stamped: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     facts: list[dict[str, str]] = []
     broken: Counter[str] = Counter()
@@ -172,7 +172,7 @@ def _by_stamp(
 
 
 def _read_facts(data: bytes) -> dict[str, str]:
-    """Return what ~/bundle says; whatever is more than a text stays JSON.
+    """Return the table of ~/bundle; values that are no texts stay JSON.
 
     Raises:
         ValueError, AttributeError, RecursionError: If it is no table in JSON.

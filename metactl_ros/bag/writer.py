@@ -240,7 +240,7 @@ class Recording:
             self._write_waiting()
             self._writer.close()
         except Exception as error:
-            # A thread that dies unseen would record nothing and say nothing.
+            # A thread that died unnoticed would record nothing, and report nothing.
             self.failure = error
 
     def _write_waiting(self) -> None:
@@ -346,5 +346,5 @@ def to_yaml(value: object) -> str:
 
 class _NoAnchors(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        """Return true: what is there twice is written twice."""
+        """Return true: a repeated value is written again."""
         return True

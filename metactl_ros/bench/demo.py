@@ -10,7 +10,6 @@ from collections import Counter
 import os
 from pathlib import Path
 import shutil
-import subprocess
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.bench.plots import draw_tracking, track_of
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
-from metactl_ros.metrics import delta_percent, tracking_rmse
+from metactl_ros.metrics import delta_percent, percentiles, tracking_rmse
 from metactl_ros.processes import running, Setup
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.ros.loopback import loopback_environment
@@ -29,7 +28,7 @@ from metactl_ros.settings import load_settings, Settings
 
 LABELS = {'ct': 'fixed gains', 'policy': 'learned gains, shielded'}
 SPARE_S = 0.2
-"""A little longer than what is evaluated, so that no tick of it is missing."""
+"""Run longer than what is evaluated, so that no tick of it is missing, s."""
 
 
 class DemoError(MetactlError, RuntimeError):
@@ -65,24 +64,22 @@ def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float) -> N
 
 
 def follow(setup: Setup, label: str, duration_s: float) -> None:
-    """Run one controller for a while, under a status line."""
-    # Imported here, in the environment of the demo: rclpy reads it once.
-    from metactl_ros.ros.status_line import StatusLine, watch
+    """Run one controller for a while, under a status line.
 
-    with running(setup) as processes:
+    Raises:
+        DemoError: If a process ends before that.
+    """
+    # Imported here, in the environment of the demo: rclpy reads it once.
+    from metactl_ros.ros.monitor import StatusLine, watch
+
+    with running(setup) as group:
 
         def is_over(line: StatusLine) -> bool:
-            require_alive(processes)
+            for name, code in group.ended().items():
+                raise DemoError(f'{name}: ended with exit code {code}; see above.')
             return line.time_s > duration_s
 
         watch(label, is_over)
-
-
-def require_alive(processes: 'dict[str, subprocess.Popen[bytes]]') -> None:
-    """Raise DemoError if a process has ended."""
-    for name, process in processes.items():
-        if process.poll() is not None:
-            raise DemoError(f'{name}: ended with exit code {process.returncode}; see above.')
 
 
 def summarise(settings: Settings, logs: dict[str, TickLog]) -> dict[str, Any]:
@@ -93,7 +90,6 @@ def summarise(settings: Settings, logs: dict[str, TickLog]) -> dict[str, Any]:
     )
     log = logs[LABELS['policy']]
     late_ms = log.shield['late_ms']
-    p50, p99, most = np.quantile(late_ms, [0.5, 0.99, 1.0])
     modes = Counter(Mode(int(mode)).name for mode in log.shield['mode'])
     return {
         'rmse_baseline': baseline,
@@ -101,7 +97,7 @@ def summarise(settings: Settings, logs: dict[str, TickLog]) -> dict[str, Any]:
         'delta_percent': delta_percent(policy, baseline),
         'rate_hz': float((len(log.time_s) - 1) / log.time_s[-1]),
         'late_ticks': int(np.sum(late_ms > 500.0 / settings.controller.law.rate_hz)),
-        'lateness_ms': {'p50': float(p50), 'p99': float(p99), 'max': float(most)},
+        'lateness_ms': percentiles(late_ms),
         'shield_activation': float(np.mean(log.shield['was_moved'])),
         'modes': dict(modes),
         'num_incomplete_ticks': log.num_incomplete,

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tells how late the machine itself is, whatever runs on it."""
+"""Measures how late the machine itself wakes threads, whatever runs on it."""
 
 import os
 import threading
@@ -12,11 +12,11 @@ from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_unti
 from metactl_ros.signals import Array
 
 LATE_MS = 5.0
-"""Half a period."""
+"""Half a period of the controller."""
 
 
-class BareThreads:
-    """Keep deadlines on every core, with a priority like that of the node, and do nothing else.
+class LatencyProbe:
+    """Threads on every core that keep deadlines, with the node's priority, and do nothing else.
 
     What makes them late is the machine, not this package.
     """
@@ -30,7 +30,7 @@ class BareThreads:
             threading.Thread(target=self._run, args=(core,), daemon=True) for core in cores
         ]
 
-    def __enter__(self) -> 'BareThreads':
+    def __enter__(self) -> 'LatencyProbe':
         for thread in self._threads:
             thread.start()
         return self
@@ -41,7 +41,7 @@ class BareThreads:
             thread.join()
         rows = np.array(self._late)
         self.time_ns = rows[:, 0]
-        """When one woke, on the clock of the machine, shape (K,)."""
+        """When a thread woke, on the clock of the machine, shape (K,)."""
         self.late_ms: Array = rows[:, 1] / 1e6
         """How late that was, shape (K,)."""
 

@@ -7,22 +7,19 @@
     quiet     plant and controller alone, in real time; tried again if the machine itself stalled
     loaded    the same while every core is kept busy
     blind     the robot falls silent at random moments: how old was its last state when the
-              controller, here without real-time priority, stopped believing it?
-    crashes   either process is killed and started again (`ros_crashes.py`)
+              controller, here without real-time priority, took it for stale?
+    crashes   either process is killed and started again (`outages.py`)
     replay    whether the quiet run can be computed again from its bag, and how fast
     tracking  the error over ROS against that of the same episode in process
 
 Everything is read back from bags. Timing depends on the machine; compare within one file: beside
-the node bare threads keep the same deadlines, and their lateness is the machine's own.
+the node a probe of bare threads keeps the same deadlines: its lateness is the machine's own.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 import json
-import os
 from pathlib import Path
-import subprocess
 import tempfile
 import time
 from typing import Any
@@ -33,21 +30,26 @@ from rich.console import Console
 from metactl_ros.bag.reader import read_messages
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.baselines import load_learned
-from metactl_ros.bench.crashes import controller_kills, plant_kills, sigterms
-from metactl_ros.bench.latency_probe import BareThreads, LATE_MS
-from metactl_ros.bench.silences import quantiles, silences, START_S, wait_for_bag
+from metactl_ros.bench.latency_probe import LATE_MS, LatencyProbe
+from metactl_ros.bench.outages import (
+    controller_kills,
+    plant_kills,
+    sigterms,
+    silences,
+    START_S,
+    wait_for_bag,
+)
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
-from metactl_ros.metrics import tracking_rmse
+from metactl_ros.metrics import percentiles, tracking_rmse
 from metactl_ros.motion.joining import join
 from metactl_ros.motion.limits import motion_limits
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.plants import make_plant, PlantName
-from metactl_ros.processes import running, Setup, spin
-from metactl_ros.replay.verdict import answer, Question
+from metactl_ros.processes import ProcessGroup, running, Setup
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.ros import parameters
-from metactl_ros.runtime.deferred_signals import undisturbed
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from metactl_ros.sim.rollout import run_episode
@@ -56,7 +58,11 @@ USUAL_PRIORITY = parameters.defaults_of('controller_node.yaml')['realtime_priori
 SECTIONS = ('quiet', 'loaded', 'blind', 'crashes')
 """What can be measured by itself; replay and tracking come with quiet."""
 ATTEMPTS = 3
-"""Quiet runs at most, until one in which the machine itself was never late; all are told of."""
+"""Quiet runs at most, until one in which the machine itself was never late; all are reported."""
+MISSED_PERIODS = 1.5
+"""Ticks that are further apart than so many periods have missed one between them."""
+ROUNDING_NM = 1e-9
+"""By which rounding may miss a limit."""
 
 
 def run_bench(
@@ -81,7 +87,8 @@ def run_bench(
             figures |= quiet_figures(settings, setup, folder, duration_s, policy, console)
         if 'loaded' in only:
             console.print(f'every core busy, {duration_s:g} s')
-            with busy_cores():
+            with ProcessGroup({}) as load:
+                load.start_busy()
                 figures['loaded'], _ = timed(replace(setup, record=folder / 'loaded'), duration_s)
         if 'blind' in only:
             ordinary = folder / 'ordinary.yaml'
@@ -130,11 +137,11 @@ def quiet_figures(
         if not attempts[-1][0]['bare_thread_late_ticks']:
             break
     quiet, log, bag = min(attempts, key=lambda run: run[0]['bare_thread_late_ticks'])
-    again = answer(Question(bag=bag, bundle=policy)).facts
-    told = ('rate_hz', 'late_ticks', 'bare_thread_late_ticks')
+    again = replay_bag(ReplayRequest(bag=bag, bundle=policy)).facts
+    kept = ('rate_hz', 'late_ticks', 'bare_thread_late_ticks')
     return {
         'quiet': quiet,
-        'quiet_attempts': [{name: run[name] for name in told} for run, _, _ in attempts],
+        'quiet_attempts': [{name: run[name] for name in kept} for run, _, _ in attempts],
         'replay': {name: again[name] for name in ('verdict', 'times_real_time')},
         'tracking': tracking(settings, setup, policy, log),
     }
@@ -153,11 +160,11 @@ def last_diagnostics(folder: Path) -> dict[str, float]:
 def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
     """Run for a while and return the figures of its ticks, and the ticks."""
     assert setup.record is not None
-    with running(setup) as processes:
+    with running(setup) as group:
         wait_for_bag(Path(setup.record))
-        with BareThreads(USUAL_PRIORITY) as bare:
+        with LatencyProbe(USUAL_PRIORITY) as probe:
             time.sleep(duration_s + START_S)
-        memory = resident_mb(processes['controller_node'].pid)
+        memory = resident_mb(group['controller_node'].pid)
     log = read_ticks(Path(setup.record))
     reported = last_diagnostics(Path(setup.record))
     is_driving = log.shield['state_is_fresh'] == 1.0
@@ -167,20 +174,21 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
     late, took = log.shield['late_ms'][rows], log.shield['inference_ms'][rows]
     times = log.time_s[rows]
     modes = log.shield['mode'][rows]
+    missed_s = MISSED_PERIODS / load_settings().controller.law.rate_hz
     return {
         'duration_s': float(times[-1] - times[0]),
         'rate_hz': float((len(times) - 1) / (times[-1] - times[0])),
-        'lateness_ms': quantiles(late),
+        'lateness_ms': percentiles(late),
         'late_ticks': int(np.sum(late > LATE_MS)),
-        'missed_ticks': int(np.sum(np.diff(times) > 0.015)),
-        'inference_ms': quantiles(took),
+        'missed_ticks': int(np.sum(np.diff(times) > missed_s)),
+        'inference_ms': percentiles(took),
         'tick_ms': {name: reported.get(f'tick {name} ms') for name in ('p50', 'p99', 'max')},
         'num_ticks': len(times),
         'ticks_by_mode': {mode.name: int(np.sum(modes == mode)) for mode in Mode},
         'unsafe_efforts': num_unsafe(log),
         'controller_rss_mb': memory,
-        'bare_thread_lateness_ms': quantiles(bare.late_ms),
-        'bare_thread_late_ticks': int(np.sum(bare.late_ms > LATE_MS)),
+        'bare_thread_lateness_ms': percentiles(probe.late_ms),
+        'bare_thread_late_ticks': int(np.sum(probe.late_ms > LATE_MS)),
     }, log
 
 
@@ -191,11 +199,11 @@ def num_unsafe(log: TickLog) -> int:
     """
     settings = load_settings()
     limits = settings.arm.limits
-    step = np.array(limits.effort_rate_nmps) / settings.controller.law.rate_hz + 1e-9
+    step = np.array(limits.effort_rate_nmps) / settings.controller.law.rate_hz + ROUNDING_NM
     sent_nm = np.where(np.isnan(log.sent_nm), log.effort_nm, log.sent_nm)
     is_safe = np.full(len(sent_nm), True)
     for effort_nm in (log.effort_nm, sent_nm):  # NaN is not safe
-        is_safe &= (np.abs(effort_nm) <= np.array(limits.effort_nm) + 1e-9).all(axis=-1)
+        is_safe &= (np.abs(effort_nm) <= np.array(limits.effort_nm) + ROUNDING_NM).all(axis=-1)
         is_safe &= (np.abs(effort_nm - log.effort_before_nm) <= step).all(axis=-1)
     return int(np.sum(~is_safe))
 
@@ -228,18 +236,3 @@ def resident_mb(pid: int) -> float:
     """Return the resident memory of a process, MB."""
     lines = Path(f'/proc/{pid}/status').read_text(encoding='ascii').splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith('VmRSS')) / 1e3
-
-
-@contextmanager
-def busy_cores() -> Iterator[None]:
-    """Keep every core busy with a process that does nothing useful."""
-    spinning: list[subprocess.Popen[bytes]] = []
-    try:
-        with undisturbed():
-            spinning += [spin() for _ in range(os.cpu_count() or 1)]
-        yield
-    finally:
-        with undisturbed():
-            for process in spinning:
-                process.kill()
-                process.wait()

@@ -9,8 +9,7 @@ from the position. What memory costs a controller is what it loses against these
 from dataclasses import replace
 from typing import get_args, Literal, TypeAlias
 
-import numpy as np
-
+from metactl_ros.baselines import constant_policy
 from metactl_ros.control.gain_map import ColumnRange
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.dynamics.two_link import NUM_JOINTS
@@ -51,8 +50,7 @@ def fixed_gain_twin(settings: Settings, plant: Plant, twin: Twin) -> tuple[Contr
         enforcement='count' if knows_memory else 'enforce',
     )
 
-    def fixed(window: Array) -> Array:
-        return np.broadcast_to(loop.nominal_action, (*window.shape[:-2], loop.gain_map.size))
+    fixed = constant_policy(loop.nominal_action)
 
     def knowing_memory(window: Array) -> Array:
         theta = stack(loop.gain_map.gains(split(fixed(window))))

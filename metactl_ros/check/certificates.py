@@ -5,15 +5,15 @@
 The control code is not asked: arm, law and condition are those of `matrix_law.py`. What is checked
 at each tick, by the name under which a violation is listed:
 
-    finite          every number but the proposal, which is the policy's affair
+    finite          every number but the proposal, which may be anything
     mode            at least as grave as its inputs demand
     gain box        theta lies in the box
     gains           theta is the nearest admissible point to what was proposed; in every mode but
                     NOMINAL what counts as proposed are the nominal gains
     normal, constant, lyapunov_value, excess, excess_after_limits, distance, was_moved
-                    what the certificate says is what comes out here
-    admissible      the condition holds, unless the certificate says that no gains meet it
-    is_feasible     no gains meet it where it says so
+                    the recorded value is the one computed here
+    admissible      the condition holds, unless the tick records that no gains meet it
+    is_feasible     no gains meet it where that is recorded
     wanted          the law's torque for these gains; gravity torque that fades in BLIND, nothing
                     in FAULT
     effort          the same, scaled to size and rate, as far as the box of both allows
@@ -23,10 +23,10 @@ at each tick, by the name under which a violation is listed:
                     as far from it as the rate leads meanwhile
     estimate        within what the joints bear; what it is made of is the replay's to check
 
-What a tick did not tell is bounded, not guessed: where ticks are missing from the log, a torque
+What a tick does not record is bounded, not guessed: where ticks are missing from the log, a torque
 that fades lies between zero and gravity's, and its rate within one period's. A hold that was begun
 in such a gap cannot be recomputed at all: `unverifiable_ticks` names these ticks. Whether what was
-sent is the effort decided is for `sent_commands.py` to say.
+sent is the effort decided is checked by `sent_commands.py`.
 """
 
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ NEXT = 1.25
 
 
 class Violation(NamedTuple):
-    """Something a run says or did that is not so, or was not allowed: found exceeds allowed."""
+    """A recorded value that is wrong, or an action that was not allowed: found exceeds allowed."""
 
     tick: int
     """Number in the log, from 0."""
@@ -69,7 +69,7 @@ class Violation(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """The log as numbers only, with what can be told about each tick's predecessor."""
+    """The log as numbers only, with what is known about each tick's predecessor."""
 
     mode: NDArray[np.int64]
     now_ns: NDArray[np.int64]
@@ -206,9 +206,9 @@ def _checks(
     is_judged = ~cannot & (says_empty | ~is_empty)
     off = np.where(is_judged[:, np.newaxis], abs((log.gains - middle) / half - expected), 0.0)
     yield 'gains', off, MOVED
-    says = shield['distance']
-    yield 'distance', np.where(is_judged & ~says_empty, abs(says - moved), 0.0), MOVED
-    yield 'was_moved', abs(shield['was_moved'] - ((says > MOVED) | (says < 0.0))), 0.0
+    recorded = shield['distance']
+    yield 'distance', np.where(is_judged & ~says_empty, abs(recorded - moved), 0.0), MOVED
+    yield 'was_moved', abs(shield['was_moved'] - ((recorded > MOVED) | (recorded < 0.0))), 0.0
 
     torque = law.effort(motion, log.gains)
     hold = law.holding(motion, log.gains)

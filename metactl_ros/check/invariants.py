@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-r"""What no command may ever be, whatever happened to the controller; told from a recording.
+r"""What no command may ever be, whatever happened to the controller; checked on a recording.
 
 The controller is a black box here: what counts is what a listener received. By the name under
 which a violation is listed, a command u_k is
@@ -63,7 +63,7 @@ class States(NamedTuple):
     q_rad: Array
     """Shape (S, n); a row that is not finite is no state."""
     effort_nm: Array
-    """As measured, shape (S, n); NaN where the robot does not say."""
+    """As measured, shape (S, n); NaN where the robot measures none."""
 
 
 class Promise(NamedTuple):
@@ -76,7 +76,7 @@ class Promise(NamedTuple):
     blind_ramp_s: float
     """How long its gravity torque takes to fade, s."""
     slack_s: float
-    """How much later than others the listener may hear of something, s."""
+    """How much later than others the listener may receive a message, s."""
 
 
 def check_commands(
@@ -186,8 +186,8 @@ def _is_blind(
     if len(received_ns) == 0:
         return np.zeros(0, dtype=bool)
     # Before the first state of the recording, time counts from its first command.
-    heard = np.concatenate([received_ns[:1], states.received_ns])
-    last = heard[np.searchsorted(states.received_ns, received_ns, side='right')]
+    arrivals_ns = np.concatenate([received_ns[:1], states.received_ns])
+    last = arrivals_ns[np.searchsorted(states.received_ns, received_ns, side='right')]
     limit_s = promise.state_timeout_s + promise.slack_s
     return np.asarray(received_ns - last > limit_s * NANOSECONDS_PER_SECOND)
 

@@ -22,45 +22,23 @@ import numpy as np
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.errors import MetactlError
-from metactl_ros.hil.always import early_error
-from metactl_ros.hil.command import chosen_scenarios, run_once
-from metactl_ros.hil.judge import longest_stall_s
+from metactl_ros.hil.judge import early_error, longest_stall_s
+from metactl_ros.hil.run import run_once
 from metactl_ros.hil.run_log import RunLog
-from metactl_ros.hil.scenario import load_scenario
+from metactl_ros.hil.scenario import chosen_scenarios, load_scenario
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
 
 ATTEMPTS = 8
 GUARDED = (
-    'frozen_for_good',
-    'frozen_joint',
-    'frozen_while_held',
-    'position_leap',
-    'clock_sticks',
-    'clock_slow',
-    'clock_fast',
-    'clock_ninety',
-    'second_states',
-    'echoed_states',
-    'sigstop_controller',
-    'sigstop_controller_1s',
-    'sigstop_controller_3s',
-    'brake_engages',
-    'velocity_zero',
-    'velocity_sign',
-    'velocity_degrees',
-    'effort_milliamperes',
-    'trajectory_leap',
-    'trajectory_far',
-    'trajectory_fast',
-    'drives_off',
-    'jammed_joint',
-    'second_commands',
-    'second_controller',
-    'flood_parameters',
-    'flood_trajectories',
-    'flood_clear_context',
-    'latency',
+    *('frozen_for_good', 'frozen_joint', 'frozen_while_held', 'position_leap'),
+    *('clock_sticks', 'clock_slow', 'clock_fast', 'clock_ninety'),
+    *('second_states', 'echoed_states'),
+    *('sigstop_controller', 'sigstop_controller_1s', 'sigstop_controller_3s'),
+    *('brake_engages', 'velocity_zero', 'velocity_sign', 'velocity_degrees'),
+    *('effort_milliamperes', 'trajectory_leap', 'trajectory_far', 'trajectory_fast'),
+    *('drives_off', 'jammed_joint', 'second_commands', 'second_controller'),
+    *('flood_parameters', 'flood_trajectories', 'flood_clear_context', 'latency'),
 )
 """The scenarios in which not the commands are at stake but the arm."""
 
@@ -106,17 +84,18 @@ def _largest(rows: Any) -> list[float] | None:
 
 def run(name: str, folder: Path) -> dict[str, Any]:
     """Run a scenario until a run says something of its fault; return what is kept of it."""
-    (file,) = chosen_scenarios([name], is_all=False)
+    (file,) = chosen_scenarios([name])
+    scenario = load_scenario(file)
     stalls_s: list[float] = []
     is_meant = False
     while not is_meant and len(stalls_s) < ATTEMPTS:
-        log, verdicts = run_once(file, folder)
+        log, verdicts = run_once(file, scenario, folder)
         stalls_s.append(round(longest_stall_s(log), 4))
         is_meant = not stalls_s[-1] and early_error(log).has_passed and was_nominal(log)
     failed = [verdict for verdict in verdicts if not verdict.has_passed]
     return {
         'scenario': name,
-        'title': load_scenario(file).title,
+        'title': scenario.title,
         **measure(log),
         'failed_demands': [f'{verdict.demand}: found {verdict.found}' for verdict in failed],
         'longest_stall_s_by_attempt': stalls_s,

@@ -1,14 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody else on the topics of robot and controller, for scenarios of faults.
+"""Another node on the topics of robot and controller, for scenarios of faults.
 
     python -m metactl_ros.hil.intruder second_states flood_clear_context=100
 
-Does what INTRUSIONS of `hil/scripted_fault.py` lists. `KIND` or `KIND=AMOUNT` begins one, as an
-argument or as a line of the standard input; `end KIND` there ends it, and `prepare KIND=AMOUNT`
-makes ready what takes long, and says `ready`. The end of the input, SIGTERM and SIGINT end the
-process. What is not being done has neither publisher nor client: nobody can tell that somebody is
-there.
+Does what INTRUSIONS of `hil/scenario.py` lists. `KIND` or `KIND=AMOUNT` begins one, as an argument
+or as a line of the standard input; `end KIND` there ends it, and `prepare KIND=AMOUNT` makes ready
+what takes long, and prints `ready`. The end of the input, SIGTERM and SIGINT end the process. An
+intrusion that is not on has neither publisher nor client, so that nothing shows the intruder.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -34,42 +33,41 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
-from metactl_ros.hil.scripted_fault import INTRUSIONS
-from metactl_ros.ros.quality_of_service import RELIABLE, SENSOR
-from metactl_ros.ros.telemetry import forward_command, joint_state
-from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.hil.scenario import INTRUSIONS
+from metactl_ros.ros.messages import forward_command, joint_state, RELIABLE, SENSOR
+from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.settings import load_arm
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
 PERIOD_S = 0.01
 POINTS_PER_S = 200_000
 MATCHED_S = 0.3
-"""A publisher knows of a listener before that one knows of it, and would talk to nobody."""
+"""Waited after a subscriber is found: it may not have found the publisher yet, s."""
 ANSWER_WITHIN_S = 2.0
-"""After this long without an answer, the next question is asked."""
+"""After this long without an answer, the next request is sent, s."""
 SLOWLY_RADPS = 0.9
-"""For those parts of a bad trajectory that are in order."""
+"""For those parts of a bad trajectory that are in line."""
 SMOOTHLY_S, FAST_S, INSTANT_S = 1.5, 0.05, 1e-9
 
-Deed = Generator[None, None, None]
-"""Does a little whenever it is asked to go on, 100 times a second; closed, it takes all back."""
+Intrusion = Generator[None, None, None]
+"""One step each time it is resumed, every PERIOD_S; closed, it removes its publishers."""
 
 
 class Intruder:
-    """What one node does to others, by kind."""
+    """The intrusions of one node that are on, by kind."""
 
     def __init__(self, node: Node, arm: Arm) -> None:
         self._node, self._arm = node, arm
-        self._deeds: dict[str, Deed] = {}
+        self._running: dict[str, Intrusion] = {}
         self._seen_rad: Array | None = None
         self._long: dict[int, JointTrajectory] = {}  # by the number of points
-        # Not joint_states: there it would hear itself.
+        # Not joint_states: there it would receive its own.
         node.create_subscription(JointState, 'plant/truth', self._on_truth, SENSOR)
 
     def begin(self, kind: str, amount: float) -> None:
-        """Begin a deed, anew if it is being done."""
+        """Begin an intrusion, anew if it is on."""
         self.end(kind)
-        self._deeds[kind] = _DEEDS[kind](self, amount)
+        self._running[kind] = _INTRUSIONS[kind](self, amount)
 
     def prepare(self, kind: str, amount: float) -> None:
         """Write a very long trajectory before it is wanted: that takes seconds."""
@@ -79,19 +77,19 @@ class Intruder:
             self._long[round(amount)] = self._trajectory([(t_s, nowhere) for t_s in times_s])
 
     def end(self, kind: str) -> None:
-        """End a deed, if it is being done."""
-        if kind in self._deeds:
-            self._deeds.pop(kind).close()
+        """End an intrusion, if it is on."""
+        if kind in self._running:
+            self._running.pop(kind).close()
 
     def step(self) -> None:
-        """Do a little of everything."""
-        for kind, deed in list(self._deeds.items()):
-            if next(deed, 'over') == 'over':
-                del self._deeds[kind]
+        """Resume every intrusion that is on, once."""
+        for kind, intrusion in list(self._running.items()):
+            if next(intrusion, 'over') == 'over':
+                del self._running[kind]
 
     def close(self) -> None:
         """End everything."""
-        for kind in list(self._deeds):
+        for kind in list(self._running):
             self.end(kind)
 
     def _on_truth(self, message: JointState) -> None:
@@ -103,26 +101,26 @@ class Intruder:
             yield
         return self._seen_rad
 
-    def _second_states(self, offset_rad: float) -> Deed:
+    def _second_states(self, offset_rad: float) -> Intrusion:
         rest_rad = (yield from self._find_arm()) + offset_rad
-        yield from self._say_states(lambda: rest_rad)
+        yield from self._publish_states(lambda: rest_rad)
 
-    def _echoed_states(self, offset_rad: float) -> Deed:
+    def _echoed_states(self, offset_rad: float) -> Intrusion:
         first = yield from self._find_arm()
 
-        def where() -> Array:
+        def position() -> Array:
             return (first if self._seen_rad is None else self._seen_rad) + offset_rad
 
-        yield from self._say_states(where)
+        yield from self._publish_states(position)
 
-    def _say_states(self, where: Callable[[], Array]) -> Deed:
+    def _publish_states(self, position: Callable[[], Array]) -> Intrusion:
         """Publish joint states; velocities are the differences of positions."""
         publisher = self._node.create_publisher(JointState, 'joint_states', 5)
         try:
-            before, before_ns = where(), time.time_ns()
+            before, before_ns = position(), time.time_ns()
             while True:
                 yield
-                now, now_ns = where(), time.time_ns()
+                now, now_ns = position(), time.time_ns()
                 passed_s = max((now_ns - before_ns) / NANOSECONDS_PER_SECOND, PERIOD_S)
                 fields = {'position': now, 'velocity': (now - before) / passed_s}
                 publisher.publish(joint_state(now_ns, self._arm.joint_names, **fields))
@@ -130,7 +128,7 @@ class Intruder:
         finally:
             self._node.destroy_publisher(publisher)
 
-    def _second_commands(self, share: float) -> Deed:
+    def _second_commands(self, share: float) -> Intrusion:
         names, effort = self._arm.joint_names, share * np.array(self._arm.limits.effort_nm)
         create, destroy = self._node.create_publisher, self._node.destroy_publisher
         stamped = create(JointState, 'joint_commands', RELIABLE)
@@ -144,8 +142,8 @@ class Intruder:
             destroy(stamped)
             destroy(forward)
 
-    def _flood_parameters(self, number: float) -> Deed:
-        """Ask for parameters by very many names, one question after the other."""
+    def _flood_parameters(self, number: float) -> Intrusion:
+        """Ask for parameters by very many names, one request after the other."""
         names = ['policy'] * round(number)
         asked = (
             (GetParameters, 'controller/get_parameters'),
@@ -166,7 +164,7 @@ class Intruder:
             for _, client in clients:
                 self._node.destroy_client(client)
 
-    def _flood_clear_context(self, rate_hz: float) -> Deed:
+    def _flood_clear_context(self, rate_hz: float) -> Intrusion:
         client = self._node.create_client(Trigger, 'controller/clear_context')
         due_s = time.monotonic()
         try:
@@ -179,7 +177,7 @@ class Intruder:
         finally:
             self._node.destroy_client(client)
 
-    def _flood_trajectories(self, number: float) -> Deed:
+    def _flood_trajectories(self, number: float) -> Intrusion:
         """Send a very long trajectory that holds the arm where it is, again and again."""
         here = yield from self._find_arm()
         if round(number) not in self._long:
@@ -189,11 +187,11 @@ class Intruder:
             point.positions = here.tolist()
         yield from self._send(serialize_message(message), number / POINTS_PER_S)
 
-    def _trajectory_smooth(self, way_rad: float) -> Deed:
+    def _trajectory_smooth(self, way_rad: float) -> Intrusion:
         here = yield from self._find_arm()
         yield from self._send(self._trajectory([(SMOOTHLY_S, _moved(here, way_rad))]))
 
-    def _trajectory_leap(self, way_rad: float) -> Deed:
+    def _trajectory_leap(self, way_rad: float) -> Intrusion:
         """Go to one side slowly, from there to the other in 1 ns."""
         here = yield from self._find_arm()
         sides = [np.array([side * 0.5 * way_rad, *here[1:]]) for side in (-1.0, 1.0)]
@@ -201,13 +199,13 @@ class Intruder:
         points = [(begin_s, sides[0]), (begin_s + INSTANT_S, sides[1])]
         yield from self._send(self._trajectory(points))
 
-    def _trajectory_far(self, goal_rad: float) -> Deed:
+    def _trajectory_far(self, goal_rad: float) -> Intrusion:
         here = yield from self._find_arm()
         goal = np.array([goal_rad, *here[1:]])
         took_s = float(abs(goal - here).max()) / SLOWLY_RADPS
         yield from self._send(self._trajectory([(took_s, goal)]))
 
-    def _trajectory_fast(self, way_rad: float) -> Deed:
+    def _trajectory_fast(self, way_rad: float) -> Intrusion:
         here = yield from self._find_arm()
         yield from self._send(self._trajectory([(FAST_S, _moved(here, way_rad))]))
 
@@ -220,8 +218,8 @@ class Intruder:
             message.points.append(point)
         return message
 
-    def _send(self, message: JointTrajectory | bytes, every_s: float | None = None) -> Deed:
-        """Publish a trajectory, or its bytes, once somebody listens; repeatedly if so asked."""
+    def _send(self, message: JointTrajectory | bytes, every_s: float | None = None) -> Intrusion:
+        """Publish a trajectory, or its bytes, to a subscriber; again every `every_s` if given."""
         publisher = self._node.create_publisher(
             JointTrajectory, 'controller/joint_trajectory', RELIABLE
         )
@@ -243,12 +241,12 @@ def _moved(q_rad: Array, way_rad: float) -> Array:
     return np.array([q_rad[0] + way_rad, *q_rad[1:]])
 
 
-_DEEDS: dict[str, Callable[[Intruder, float], Deed]] = {
+_INTRUSIONS: dict[str, Callable[[Intruder, float], Intrusion]] = {
     kind: getattr(Intruder, f'_{kind}') for kind in INTRUSIONS
 }
 
 
-def parse_deed(text: str) -> tuple[str, float]:
+def parse_intrusion(text: str) -> tuple[str, float]:
     """Return kind and amount of `KIND` or `KIND=AMOUNT`.
 
     Raises:
@@ -264,13 +262,13 @@ def parse_deed(text: str) -> tuple[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Intrude until the input ends or a signal comes; return 0, or 2 after wrong use."""
+    """Run until the input ends or a signal comes; return 0, or 2 after wrong use."""
     given = sys.argv if arguments is None else list(arguments)
-    orders: SimpleQueue[str | None] = SimpleQueue()
+    lines: SimpleQueue[str | None] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: orders.put(None))
+        signal.signal(number, lambda _number, _frame: lines.put(None))
     try:
-        begun = [parse_deed(text) for text in remove_ros_args(given)[1:]]
+        begun = [parse_intrusion(text) for text in remove_ros_args(given)[1:]]
     except ConfigError as error:
         sys.stderr.write(f'error: {error}\n')
         return 2
@@ -278,11 +276,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     node = Node('intruder', start_parameter_services=False)
     executor, intruder = SingleThreadedExecutor(), Intruder(node, load_arm())
     executor.add_node(node)
-    for deed in begun:
-        intruder.begin(*deed)
-    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    for kind, amount in begun:
+        intruder.begin(kind, amount)
+    threading.Thread(target=_read_input, args=(lines,), daemon=True).start()
     try:
-        while _obey(intruder, orders):
+        while _handle(intruder, lines):
             until_s = time.monotonic() + PERIOD_S
             intruder.step()
             while (left_s := until_s - time.monotonic()) > 0.0:
@@ -295,29 +293,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _listen(orders: 'SimpleQueue[str | None]') -> None:
+def _read_input(lines: 'SimpleQueue[str | None]') -> None:
     for line in sys.stdin:
-        orders.put(line.strip())
-    orders.put(None)
+        lines.put(line.strip())
+    lines.put(None)
 
 
-def _obey(intruder: Intruder, orders: Any) -> bool:
-    """Do what was ordered since the last time; return whether to go on."""
+def _handle(intruder: Intruder, lines: Any) -> bool:
+    """Do what came from the input since the last time; return whether to go on."""
     while True:
         try:
-            order = orders.get_nowait()
+            line = lines.get_nowait()
         except Empty:
             return True
-        if order is None:
+        if line is None:
             return False
-        if order.startswith('end '):
-            intruder.end(order.removeprefix('end '))
-        elif order.startswith('prepare '):
-            intruder.prepare(*parse_deed(order.removeprefix('prepare ')))
+        if line.startswith('end '):
+            intruder.end(line.removeprefix('end '))
+        elif line.startswith('prepare '):
+            intruder.prepare(*parse_intrusion(line.removeprefix('prepare ')))
             sys.stdout.write('ready\n')
             sys.stdout.flush()
         else:
-            intruder.begin(*parse_deed(order))
+            intruder.begin(*parse_intrusion(line))
 
 
 if __name__ == '__main__':

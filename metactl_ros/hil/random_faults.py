@@ -1,15 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""An opponent without a plan: every kind of fault at random, for minutes, and what may never be.
+"""Every kind of fault at random, for minutes, and what must hold all the same.
 
     metactl hil --random --minutes 10 --seed 7
 
-The timeline follows from the seed and is written as a scenario, which can be run again. Whoever
-watches resets a FAULT after a while, whether or not its cause is still there. Of such a run is
-demanded what is demanded of every run, see `always.py`: of every command, and of the speed and the
-place of the true arm. And however it came about, an arm that its controller claims to follow its
-reference with is near it: FOLLOWING_ERROR_RAD. A FAULT is not left while a fault is there that a
-controller can tell even of an arm at rest, ask who may.
+The timeline follows from the seed and is written as a scenario, which can be run again. A FAULT is
+reset after a while, whether or not its cause is still there. Demanded is what `judge.py` demands
+of every run: of every command, and of the speed and the position of the true arm. Besides, an arm
+whose controller claims to follow the reference is within FOLLOWING_ERROR_RAD of it, and no FAULT
+is left, reset or not, while a fault is on that can be detected even on an arm at rest.
 """
 
 from collections import Counter
@@ -23,11 +22,10 @@ import yaml
 
 from metactl_ros.check.invariants import blind_share
 from metactl_ros.control.modes import Mode
-from metactl_ros.hil.always import Verdict
-from metactl_ros.hil.command import promise_of, run_once
+from metactl_ros.hil.judge import promise_of, Verdict
+from metactl_ros.hil.run import run_once
 from metactl_ros.hil.run_log import RunLog
-from metactl_ros.hil.scenario import load_scenario, Scenario
-from metactl_ros.hil.scripted_fault import PROCESS_KINDS
+from metactl_ros.hil.scenario import load_scenario, PROCESS_KINDS, Scenario
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.sim.faults import KINDS
@@ -56,57 +54,44 @@ AMOUNTS = {
     'flood_clear_context': (1.0, 100.0),
 }
 """Between which the amounts are drawn, in the unit of the kind."""
-OF_ALL_SIZES = frozenset(('clock_rate', 'flood_parameters', 'flood_clear_context'))
+LOG_SCALE = frozenset(('clock_rate', 'flood_parameters', 'flood_clear_context'))
 """Whose logarithm is drawn evenly."""
-LENGTHS_S = (0.03, 1.5)
+SHORT_S = (0.03, 1.5)
 """Between which faults last, most of them briefly; so some overlap."""
 LONG_S = (2.5, 5.0)
-"""Between which those last that somebody must put right: a FAULT is reset while they are there."""
+"""Between which those of LONG last: a FAULT is reset while they are still on."""
 LONG = frozenset(
     (
-        'freeze',
-        'velocity_zero',
-        'velocity_scale',
-        'clock_rate',
-        'clock_stick',
-        'second_states',
-        'echoed_states',
-        'second_commands',
-        'second_controller',
+        *('freeze', 'velocity_zero', 'velocity_scale', 'clock_rate', 'clock_stick'),
+        *('second_states', 'echoed_states', 'second_commands', 'second_controller'),
     )
 )
-STALLS_S = (0.3, 3.0)
-"""Between which processes stand still."""
-TOLD_AT_REST = frozenset(
+PAUSES_S = (0.3, 3.0)
+"""Between which times processes stand still."""
+DETECTABLE_AT_REST = frozenset(
     (
-        'nan',
-        'rename',
-        'silence',
-        'clock_rate',
-        'clock_stick',
-        'second_states',
-        'echoed_states',
-        'second_commands',
+        *('nan', 'rename', 'silence', 'clock_rate', 'clock_stick'),
+        *('second_states', 'echoed_states', 'second_commands'),
     )
 )
-"""What a controller can tell of a robot that does not move."""
-NOTICED_S, UNTIL_THE_END_S = 1.0, 0.2
-"""From when after its begin on such a fault must be known, and until when before its end."""
+"""What a controller can detect on a robot that does not move."""
+DETECTED_AFTER_S, UNTIL_BEFORE_END_S = 1.0, 0.2
+"""From when after its begin on such a fault must be detected, and until when before its end."""
 NEEDS_TRAJECTORIES = frozenset(kind for kind in PROCESS_KINDS if 'trajector' in kind)
-"""What a controller does not hear that follows its built-in motion."""
+"""What a controller ignores that follows its built-in motion."""
 INTRUDERS = ('second_commands', 'second_controller', 'second_states', 'echoed_states')
 APART = tuple(('kill_controller', kind) for kind in INTRUDERS)
-"""What never comes together: a robot whose controller is dead obeys whoever commands it, and a
-controller that finds somebody else in command, or two robots, does not begin."""
+"""What never comes together: a robot whose controller is dead obeys any other node, and a
+controller that finds another one, or two robots, does not begin."""
 APART_S = 3.0
-"""So long before and after."""
+"""How long such faults are apart, s."""
 EVERY_S = 2.0
 """Mean time from one fault to the next."""
 FIRST_S = 1.0
 RESET_AFTER_S = 1.0
 FOLLOWING_ERROR_RAD = 1.0
-"""The largest true error in WARMUP, NOMINAL and FALLBACK: an encoder may be off by half of it, and
-nobody can know."""
+"""The largest true error in WARMUP, NOMINAL and FALLBACK: an encoder may be off by half of it
+undetected."""
 
 
 def random_kinds() -> list[str]:
@@ -114,29 +99,29 @@ def random_kinds() -> list[str]:
     return [kind for kind in (*KINDS, *PROCESS_KINDS) if kind not in NEEDS_TRAJECTORIES]
 
 
-def length_of(kind: str) -> tuple[float, float]:
-    """Return between which times a fault of a kind lasts, s."""
+def length_range_s(kind: str) -> tuple[float, float]:
+    """Return how long a fault of a kind lasts at least and at most, s."""
     if kind.startswith('sigstop_'):
-        return STALLS_S
-    return LONG_S if kind in LONG else LENGTHS_S
+        return PAUSES_S
+    return LONG_S if kind in LONG else SHORT_S
 
 
 def _drawn(random: np.random.Generator, ends: tuple[float, float], *, is_log: bool) -> float:
-    """Return a number between two, all sizes of it as likely if so asked."""
+    """Return a number between two, evenly drawn, or its logarithm."""
     if is_log:
         return float(np.exp(random.uniform(*np.log(ends))))
     return float(random.uniform(*ends))
 
 
-def may_join(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two faults may come together, or do not."""
+def may_overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two faults do not overlap, or may."""
     if not any({one['kind'], other['kind']} == set(pair) for pair in APART):
         return True
     first, last = sorted((one, other), key=lambda fault: float(fault['at_s']))
     return bool(last['at_s'] > first['at_s'] + first['for_s'] + APART_S)
 
 
-def random_faults(duration_s: float, seed: int) -> Iterator[dict[str, Any]]:
+def draw_faults(duration_s: float, seed: int) -> Iterator[dict[str, Any]]:
     """Yield faults as a scenario file has them; all kinds come before any comes again."""
     random = np.random.default_rng(seed)
     deck: list[str] = []
@@ -146,14 +131,14 @@ def random_faults(duration_s: float, seed: int) -> Iterator[dict[str, Any]]:
         deck = deck or random.permutation(random_kinds()).tolist()
         kind = deck.pop()
         fault: dict[str, Any] = {'kind': kind, 'at_s': round(now_s, 2)}
-        fault['for_s'] = round(_drawn(random, length_of(kind), is_log=True), 2)
-        if not all(may_join(fault, other) for other in drawn):
+        fault['for_s'] = round(_drawn(random, length_range_s(kind), is_log=True), 2)
+        if not all(may_overlap(fault, other) for other in drawn):
             deck.insert(0, kind)  # later
             now_s += random.exponential(EVERY_S)
             continue
         drawn.append(fault)
         if kind in AMOUNTS:
-            is_log = kind in OF_ALL_SIZES
+            is_log = kind in LOG_SCALE
             fault['amount'] = round(_drawn(random, AMOUNTS[kind], is_log=is_log), 3)
         if kind in KINDS and KINDS[kind].is_per_joint and random.random() < 0.5:
             fault['joint'] = int(random.integers(2))
@@ -168,7 +153,7 @@ def random_scenario(duration_s: float, seed: int) -> dict[str, Any]:
         'duration_s': duration_s,
         'setup': {'plant': 'rk4', 'seed': seed},
         'reset_fault_after_s': RESET_AFTER_S,
-        'faults': list(random_faults(duration_s, seed)),
+        'faults': list(draw_faults(duration_s, seed)),
         'protection': 'all of them',
     }
 
@@ -190,15 +175,15 @@ def following_error(log: RunLog) -> Verdict:
 
 
 def left_too_early(log: RunLog) -> Verdict:
-    """Judge whether every FAULT lasted at least as long as what can be told even in it."""
+    """Judge whether every FAULT lasted as long as a cause that is detectable even at rest."""
     demand = 'no FAULT is left while its cause can still be told'
     was_left = (log.mode[:-1] == Mode.FAULT) & (log.mode[1:] != Mode.FAULT)
     early = [
         (float(left_s), span.fault.kind)
         for left_s in log.tick_s[1:][was_left]
         for span in log.spans
-        if span.fault.kind in TOLD_AT_REST
-        and span.begin_s + NOTICED_S < left_s < span.end_s - UNTIL_THE_END_S
+        if span.fault.kind in DETECTABLE_AT_REST
+        and span.begin_s + DETECTED_AFTER_S < left_s < span.end_s - UNTIL_BEFORE_END_S
     ]
     found = f'none of {int(was_left.sum())} was'
     if early:
@@ -206,7 +191,7 @@ def left_too_early(log: RunLog) -> Verdict:
     return Verdict(demand, not early, found, is_always=True)
 
 
-def run_nemesis(folder: Path, duration_s: float, seed: int) -> int:
+def run_random_faults(folder: Path, duration_s: float, seed: int) -> int:
     """Run a random scenario; write it, its bag and its figures; return 0 if nothing was wrong."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / 'scenario.yaml'
@@ -215,11 +200,11 @@ def run_nemesis(folder: Path, duration_s: float, seed: int) -> int:
     scenario, settings = load_scenario(file), load_settings()
     sys.stdout.write(f'seed {seed}: {len(scenario.faults)} faults in {duration_s:g} s\n')
     sys.stdout.flush()
-    log, judged = run_once(file, folder / 'run')
+    log, judged = run_once(file, scenario, folder / 'run')
     verdicts = (*judged, following_error(log), left_too_early(log))
-    told = [verdict._asdict() for verdict in verdicts]
-    figures = {'seed': seed, **summary(scenario, log, settings), 'verdicts': told}
-    write_json(folder / 'nemesis.json', figures | provenance(settings))
+    figures = {'seed': seed, **summary(scenario, log, settings)}
+    figures['verdicts'] = [verdict._asdict() for verdict in verdicts]
+    write_json(folder / 'random_faults.json', figures | provenance(settings))
     for verdict in verdicts:
         sys.stdout.write(f'{"ok    " if verdict.has_passed else "WRONG "} {verdict.demand}')
         sys.stdout.write(f': {verdict.found}\n')
@@ -247,7 +232,7 @@ def summary(scenario: Scenario, log: RunLog, settings: Settings) -> dict[str, An
         'largest_speed_radps': np.abs(log.true_qd_radps[driven]).max(axis=0).round(3).tolist(),
         'furthest_position_rad': np.abs(log.true_q_rad[driven]).max(axis=0).round(3).tolist(),
         'faults_by_kind': dict(sorted(Counter(s.fault.kind for s in log.spans).items())),
-        'controllers': len(log.lives),
+        'controllers': len(log.used_states),
         'resets_of_fault': log.num_resets,
         'share_of_time_by_mode': shares,
         'num_mode_changes': int(np.sum(np.diff(log.mode) != 0)),

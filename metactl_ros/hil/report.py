@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What scenarios leave for people and machines: a table, JUnit XML, JSON."""
+"""What a scenario leaves for people and machines: lines, a picture, JUnit XML, JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from metactl_ros.hil.always import Verdict
+from matplotlib.figure import Figure
+
+from metactl_ros.bench.plots import mode_legend, shade_modes
+from metactl_ros.hil.judge import Verdict
+from metactl_ros.hil.run_log import RunLog
+from metactl_ros.replay.figures import MODE_COLOURS
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import Settings
+
+MAX_LABELS = 40
+"""More faults than this are shaded without their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +99,41 @@ def in_lines(outcome: Outcome) -> str:
     lines = [f'{word}  {outcome.name:24} {good:2} of {len(verdicts):2}  {outcome.title}']
     lines += [f'        {v.demand}: found {v.found}' for v in verdicts if not v.has_passed]
     return '\n'.join(lines)
+
+
+def draw_timeline(title: str, log: RunLog) -> Figure:
+    """Draw a run: modes as a band, true error and speed, efforts, faults as shades."""
+    figure = Figure(figsize=(11.0, 9.0), layout='tight')
+    axes = figure.subplots(4, 1, sharex=True, height_ratios=(1, 3, 3, 3), squeeze=False)
+    band, error, speed, effort = axes[:, 0]
+    shade_modes([band], log.tick_s, log.mode, MODE_COLOURS)
+    band.set_yticks([])
+    band.set_ylabel('mode')
+    seen = mode_legend(log.mode, MODE_COLOURS)
+    band.legend(handles=seen, loc='upper left', ncols=len(seen), fontsize='small')
+    error.plot(log.tick_s, log.error_rad, linewidth=0.8)
+    error.set_ylabel('true error [rad]')
+    speed.plot(log.step_s[log.is_driven], log.true_qd_radps[log.is_driven], linewidth=0.8)
+    speed.set_ylabel('true speed [rad/s]')
+    labels = [f'joint {joint + 1}' for joint in range(log.commands.effort_nm.shape[1])]
+    effort.plot(log.command_s, log.commands.effort_nm, linewidth=0.7, label=labels)
+    effort.set_ylabel('effort [N m]')
+    effort.set_xlabel('time since the first driven step [s]')
+    effort.legend(loc='upper left', fontsize='small')
+    for span in log.spans:
+        end_s = min(span.end_s, float(log.tick_s[-1]))
+        for axis in (error, speed, effort):
+            axis.axvspan(span.begin_s, end_s, color='0.5', alpha=0.2, linewidth=0)
+        if len(log.spans) <= MAX_LABELS:
+            error.annotate(
+                span.fault.kind,
+                (span.begin_s, 1.0),
+                xycoords=('data', 'axes fraction'),
+                rotation=90,
+                va='top',
+                fontsize='x-small',
+            )
+    for axis in (error, speed, effort):
+        axis.grid(alpha=0.3)
+    figure.suptitle(title)
+    return figure

@@ -1,68 +1,189 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a scenario: robot, controller and recorder as processes, and faults on time.
+"""Runs scenarios: robot, controller and recorder as processes, faults on time, then the verdicts.
 
-The robot does to itself what is its own to do (`sim/faults.py`); what happens to processes is
-done here. A bag is left behind, and `run.json`: when each of these faults really came.
+The robot itself plays the faults that are its own (`sim/faults.py`); what happens to processes is
+done here. A run leaves a bag, and `run.json`: when each of these faults really came.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 import os
 from pathlib import Path
 import shutil
+import signal
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+from metactl_ros.bag.reader import BagError
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
-from metactl_ros.hil.process_group import Commands, Crew
-from metactl_ros.hil.scenario import load_scenario, Scenario
-from metactl_ros.hil.scripted_fault import ScriptedFault
-from metactl_ros.processes import commands, Setup
+from metactl_ros.hil.judge import judge, longest_stall_s, promise_of, Verdict
+from metactl_ros.hil.report import draw_timeline, in_lines, Outcome, write_junit, write_results
+from metactl_ros.hil.run_log import read_run, RunLog
+from metactl_ros.hil.scenario import INTRUSIONS, load_scenario, Scenario, ScriptedFault
+from metactl_ros.processes import commands, ProcessGroup, ros_arguments, Setup
 from metactl_ros.result_file import write_json
 from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.runtime.deferred_signals import deferred_signals
+from metactl_ros.settings import load_settings
 
+CommandLines: TypeAlias = Callable[[Setup], dict[str, list[str]]]
+"""From a set-up to the command line of each process, by module: `processes.commands`."""
+
+TARGETS = {'controller': 'controller_node', 'plant': 'plant_node'}
+"""Which processes can be killed or stopped, by the end of the fault's name."""
+INTRUDER, SECOND = 'intruder', 'second_controller'
+READY_WITHIN_S = 60.0
+"""How long an intruder may take to prepare."""
 START_WITHIN_S = 30.0
 """How long the processes may take until the first tick."""
-LOOK_S = 0.01
+SPIN_S = 0.01
+CAN_BE_RUN = 'it can be run'
+ATTEMPTS = 3
+"""Runs at most, while expectations fail on a machine that stalls: that says nothing.
+
+What is demanded of every run must hold on any machine: if that fails, it has failed.
+"""
 
 
 class HilError(MetactlError, RuntimeError):
     """A scenario could not be run."""
 
 
-class Deed(NamedTuple):
-    """Something to do to a process at a time."""
+class TimedAction(NamedTuple):
+    """The beginning or the end of a fault of processes."""
 
     at_s: float
-    is_begin: bool
     fault: ScriptedFault
+    is_begin: bool
 
 
-def deeds_of(scenario: Scenario) -> list[Deed]:
+def timed_actions(scenario: Scenario) -> list[TimedAction]:
     """Return the beginnings and ends of all faults of processes, in order."""
     mine = [fault for fault in scenario.faults if not fault.is_of_plant]
-    begins = [Deed(fault.at_s, True, fault) for fault in mine]
-    ends = [Deed(fault.end_s, False, fault) for fault in mine]
-    return sorted([*begins, *ends], key=lambda deed: deed.at_s)
+    begins = [TimedAction(fault.at_s, fault, is_begin=True) for fault in mine]
+    ends = [TimedAction(fault.end_s, fault, is_begin=False) for fault in mine]
+    return sorted([*begins, *ends], key=lambda action: action.at_s)
+
+
+class ScenarioProcesses:
+    """The processes of a scenario, and the faults that befall them.
+
+    An intruder is there from the beginning, where a scenario needs one; a second controller and
+    busy processes come and go. The output of a process goes to NAME.log of a folder.
+    """
+
+    def __init__(
+        self, setup: Setup, folder: Path, commands_of: CommandLines, environment: dict[str, str]
+    ) -> None:
+        self._setup, self._folder, self._commands_of = setup, folder, commands_of
+        self._group = ProcessGroup(environment, folder)
+        self._loads: dict[ScriptedFault, ProcessGroup] = {}
+
+    def start_all(self, faults: Sequence[ScriptedFault] = ()) -> None:
+        """Start every process of the set-up, and an intruder if the faults need one."""
+        lines = self._commands_of(self._setup)
+        for name in (*lines, INTRUDER, SECOND):
+            (self._folder / f'{name}.log').unlink(missing_ok=True)  # of an earlier run
+        intrusions = [fault for fault in faults if fault.kind in INTRUSIONS]
+        if intrusions:
+            self._start_intruder(intrusions)
+        for name, line in lines.items():
+            self._group.start(name, line)
+
+    def _start_intruder(self, intrusions: Sequence[ScriptedFault]) -> None:
+        """Start an intruder, and wait until it is ready for what it is to do."""
+        arguments = ros_arguments(replace(self._setup, params_file=None), INTRUDER)
+        line = [sys.executable, '-m', 'metactl_ros.hil.intruder', *arguments]
+        process = self._group.start(INTRUDER, line, has_input=True)
+        for fault in intrusions:
+            self._order(f'prepare {fault.kind}={fault.size}')
+        log, until_s = self._folder / f'{INTRUDER}.log', time.monotonic() + READY_WITHIN_S
+        while log.read_bytes().count(b'ready\n') < len(intrusions) and process.poll() is None:
+            if time.monotonic() > until_s:
+                break  # it will begin late, which its messages show
+            time.sleep(0.02)
+
+    def ended(self) -> list[str]:
+        """Return which processes ended by themselves; a second controller may well refuse."""
+        return [name for name in self._group.ended() if name != SECOND]
+
+    def begin(self, fault: ScriptedFault) -> None:
+        """Do what a fault of the processes says."""
+        action, _, target = fault.kind.partition('_')
+        if fault.kind in INTRUSIONS:
+            self._order(f'{fault.kind}={fault.size}')
+        elif fault.kind == 'cpu_load':
+            load = self._loads.setdefault(fault, ProcessGroup({}))
+            load.start_busy(round(fault.size))
+        elif fault.kind == SECOND:
+            self._stop_second()
+            line = self._commands_of(self._setup)['controller_node']
+            self._group.start(SECOND, [*line, '-r', f'__node:={SECOND}'])
+        elif (name := TARGETS[target]) not in self._group or name in self._group.ended():
+            return  # another fault has killed it already
+        elif action == 'kill':
+            self._group.kill(name)
+        else:
+            self._group.send_signal(name, signal.SIGSTOP)
+
+    def finish(self, fault: ScriptedFault, now_s: float) -> None:
+        """Undo it: a robot that is started again goes on in the timeline of faults at a time."""
+        action, _, target = fault.kind.partition('_')
+        if fault.kind in INTRUSIONS:
+            self._order(f'end {fault.kind}')
+        elif fault.kind == 'cpu_load':
+            self._loads[fault].stop_all()
+        elif fault.kind == SECOND:
+            self._stop_second()
+        elif (name := TARGETS[target]) in self._group:
+            if action == 'sigstop':
+                self._group.send_signal(name, signal.SIGCONT)
+        elif action == 'kill':
+            setup = replace(self._setup, faults_start_s=now_s)
+            self._group.start(name, self._commands_of(setup)[name])
+
+    def stop_all(self) -> dict[str, int]:
+        """Stop everything; return the exit codes of all but second controller and busy ones."""
+        with deferred_signals():
+            for load in self._loads.values():
+                load.stop_all()
+            self._stop_second()
+            return self._group.stop_all()
+
+    def _order(self, line: str) -> None:
+        process = self._group[INTRUDER]
+        if process.poll() is None and process.stdin is not None:
+            process.stdin.write(f'{line}\n'.encode())
+            process.stdin.flush()
+
+    def _stop_second(self) -> None:
+        if SECOND in self._group:
+            self._group.stop(SECOND)
 
 
 def run_scenario(
-    file: Path, folder: Path, usual: Setup | None = None, commands_of: Commands = commands
-) -> None:
-    """Run a scenario and leave `bag/`, `run.json` and logs in a folder.
+    file: Path,
+    scenario: Scenario,
+    folder: Path,
+    usual: Setup | None = None,
+    commands_of: CommandLines = commands,
+) -> RunLog:
+    """Run a scenario, leave `bag/`, `run.json` and logs in a folder, and return what happened.
 
     Args:
-        file: Of the scenario; the robot reads it as well.
+        file: Of the scenario; the robot reads its own faults from it.
+        scenario: What the file holds.
         folder: Where everything goes.
         usual: What the scenario does not choose.
         commands_of: How processes are started.
 
     Raises:
         HilError: If no tick came.
+        BagError: If the bag is damaged, or the robot was never driven.
     """
-    scenario = load_scenario(file)
     shutil.rmtree(folder / 'bag', ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     setup = scenario.setup.applied_to(Setup(log_level='error') if usual is None else usual)
@@ -70,63 +191,119 @@ def run_scenario(
     environment = loopback_environment(None)
     os.environ.update(environment)
     # Imported here, in that environment: rclpy reads it once.
-    from metactl_ros.ros.mode_monitor import Onlooker
+    from metactl_ros.ros.monitor import ModeMonitor
 
-    crew, onlooker = Crew(setup, folder, commands_of, environment), Onlooker()
+    processes, monitor = ScenarioProcesses(setup, folder, commands_of, environment), ModeMonitor()
     events: list[dict[str, Any]] = []
     try:
-        crew.start_all(scenario.faults)
-        _wait_for_tick(crew, onlooker, folder)
-        _play(scenario, file.stem, crew, onlooker, events)
-        gone, end_ns = crew.ended(), time.time_ns()
+        processes.start_all(scenario.faults)
+        _wait_for_tick(processes, monitor, folder)
+        _play(scenario, file.stem, processes, monitor, events)
+        ended, end_ns = processes.ended(), time.time_ns()
     finally:
         try:
-            codes = crew.end()
+            codes = processes.stop_all()
         finally:
-            onlooker.close()
-    facts = {'end_ns': end_ns, 'gone': gone, 'exit_codes': codes, 'events': events}
+            monitor.close()
+    facts = {'end_ns': end_ns, 'gone': ended, 'exit_codes': codes, 'events': events}
     write_json(folder / 'run.json', facts)
+    return read_run(folder, scenario)
 
 
-def _wait_for_tick(crew: Crew, onlooker: Any, folder: Path) -> None:
+def _wait_for_tick(processes: ScenarioProcesses, monitor: Any, folder: Path) -> None:
     until = time.monotonic() + START_WITHIN_S
-    while onlooker.began_s is None:
-        onlooker.look(LOOK_S)
-        if gone := crew.ended():
+    while monitor.began_s is None:
+        monitor.spin_once(SPIN_S)
+        if ended := processes.ended():
             raise HilError(
-                f'{gone[0]}: ended before the first tick; see {gone[0]}.log in {folder}'
+                f'{ended[0]}: ended before the first tick; see {ended[0]}.log in {folder}'
             )
         if time.monotonic() > until:
             raise HilError(f'no tick came within {START_WITHIN_S} s; see the logs in {folder}.')
 
 
 def _play(
-    scenario: Scenario, name: str, crew: Crew, onlooker: Any, events: list[dict[str, Any]]
+    scenario: Scenario,
+    name: str,
+    processes: ScenarioProcesses,
+    monitor: Any,
+    events: list[dict[str, Any]],
 ) -> None:
-    """Do the deeds until the end of the scenario."""
+    """Begin and end the faults of processes until the end of the scenario."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = (TextColumn('{task.description}'), BarColumn(), TextColumn('{task.fields[now]}'))
-    deeds = deeds_of(scenario)
+    actions = timed_actions(scenario)
     asked_s = 0.0
     with Progress(
         *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
     ) as progress:
         task = progress.add_task(name, total=scenario.duration_s, now='')
-        while (now_s := time.monotonic() - onlooker.began_s) < scenario.duration_s:
-            while deeds and deeds[0].at_s <= now_s:
-                deed = deeds.pop(0)
-                (crew.begin(deed.fault) if deed.is_begin else crew.finish(deed.fault, now_s))
-                events.append(
-                    {'time_ns': time.time_ns(), 'is_begin': deed.is_begin, **asdict(deed.fault)}
-                )
+        while (now_s := time.monotonic() - monitor.began_s) < scenario.duration_s:
+            while actions and actions[0].at_s <= now_s:
+                _, fault, is_begin = actions.pop(0)
+                processes.begin(fault) if is_begin else processes.finish(fault, now_s)
+                events.append({'time_ns': time.time_ns(), 'is_begin': is_begin, **asdict(fault)})
             wait_s = scenario.reset_fault_after_s
-            lasted_s = time.monotonic() - max(onlooker.mode_since_s, asked_s)
-            if wait_s is not None and onlooker.mode == Mode.FAULT and lasted_s > wait_s:
-                onlooker.reset_fault()
+            lasted_s = time.monotonic() - max(monitor.mode_since_s, asked_s)
+            if wait_s is not None and monitor.mode == Mode.FAULT and lasted_s > wait_s:
+                monitor.reset_fault()
                 asked_s = time.monotonic()
                 events.append({'time_ns': time.time_ns(), 'kind': 'reset_fault'})
-            said = f'{now_s:5.1f} of {scenario.duration_s:g} s  {onlooker.mode.name}'
-            progress.update(task, completed=now_s, now=said)
-            onlooker.look(LOOK_S)
+            status = f'{now_s:5.1f} of {scenario.duration_s:g} s  {monitor.mode.name}'
+            progress.update(task, completed=now_s, now=status)
+            monitor.spin_once(SPIN_S)
+
+
+def run_once(
+    file: Path, scenario: Scenario, folder: Path, commands_of: CommandLines = commands
+) -> tuple[RunLog, tuple[Verdict, ...]]:
+    """Run a scenario, draw it, and return what happened with the verdicts on it."""
+    log = run_scenario(file, scenario, folder, commands_of=commands_of)
+    title = f'{file.stem}: {scenario.title}'
+    draw_timeline(title, log).savefig(folder / 'timeline.png', dpi=100)
+    return log, tuple(judge(scenario, log, promise_of(load_settings())))
+
+
+def run_judged(
+    file: Path,
+    scenario: Scenario,
+    folder: Path,
+    commands_of: CommandLines = commands,
+    attempts: int = ATTEMPTS,
+) -> Outcome:
+    """Run a scenario until it passes, or fails on a machine that did not stall."""
+    began_s = time.monotonic()
+    stalls_s: list[float] = []
+    verdicts: tuple[Verdict, ...] = ()
+    for _ in range(attempts):
+        try:
+            log, verdicts = run_once(file, scenario, folder, commands_of)
+        except (HilError, BagError) as error:  # the others can still be run
+            verdicts = (Verdict(CAN_BE_RUN, False, str(error), is_always=True),)
+            break
+        stalls_s.append(longest_stall_s(log))
+        failed = [verdict for verdict in verdicts if not verdict.has_passed]
+        if not failed or not stalls_s[-1] or any(verdict.is_always for verdict in failed):
+            break
+    took_s = time.monotonic() - began_s
+    facts = (file.stem, scenario.title, scenario.protection, verdicts)
+    return Outcome(*facts, took_s, tuple(stalls_s))
+
+
+def run_hil(files: Sequence[Path], out: Path) -> int:
+    """Run scenarios, which is `metactl hil`; return 0 if all passed, 1 if not."""
+    settings = load_settings()
+    scenarios = [(file, load_scenario(file)) for file in files]  # mistakes show before any runs
+    outcomes = []
+    for file, scenario in scenarios:
+        outcome = run_judged(file, scenario, out / file.stem)
+        outcomes.append(outcome)
+        sys.stdout.write(in_lines(outcome) + '\n')
+        sys.stdout.flush()
+        write_junit(out / 'junit.xml', outcomes)
+        write_results(out / 'results.json', outcomes, settings)
+    failed = sum(not outcome.has_passed for outcome in outcomes)
+    sys.stdout.write(f'{len(outcomes) - failed} of {len(outcomes)} passed; see {out}\n')
+    return 1 if failed else 0

@@ -4,7 +4,7 @@
 
     title: The joint states stop for 0.3 s
     duration_s: 6
-    setup: {plant: rk4, controller: momentum_observer}        # fields of fleet.Setup
+    setup: {plant: rk4, controller: momentum_observer}        # fields of processes.Setup
     faults: [{kind: silence, at_s: 2.0, for_s: 0.3}]
     expect:
       - {mode: BLIND, after_s: 2.0, within_s: 0.1}            # reached within
@@ -19,117 +19,319 @@
       - {only: [BLIND, FAULT], from_s: 2.1}                   # no other mode
       - {rate_above_hz: 90, from_s: 1.0, to_s: 5.0}           # of the commands
       - {gap_below_s: 0.05}                                   # between two of them
-      - {alone: true}                                         # nobody else sends commands
-      - {in_order: true}                                      # no state believed is older
+      - {alone: true}                                         # no other node sends commands
+      - {in_order: true}                                      # no accepted state is older
       - {certified: true}                                     # the condition held in NOMINAL
-    margins: {speed: 2.0, position_rad: 1.0, reason: nobody could know}
+    margins: {speed: 2.0, position_rad: 1.0, reason: no signal shows it}
     protection: staleness
 
-What `always.py` demands is demanded of every run besides, from its first driven step on; only
+Every run must besides meet the demands that `judge.py` lists, from its first driven step on; only
 where physics makes that impossible may `margins` be larger, with the reason.
 
 Times count from the first step the robot is driven. Where one is the beginning or the end of a
 fault, it means when that really came.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+import difflib
+import math
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from metactl_ros.baselines import RivalName
+from metactl_ros.baselines import BaselineName
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
-from metactl_ros.hil.scripted_fault import ScriptedFault
 from metactl_ros.processes import Setup
-from metactl_ros.settings import load_file, share_directory
+from metactl_ros.settings import faults_file, load_file, share_directory
+from metactl_ros.sim.faults import Fault, is_plant_fault, Kind, KINDS
 
 ModeName: TypeAlias = Literal['NOMINAL', 'WARMUP', 'FALLBACK', 'STOP', 'BLIND', 'FAULT']
 
-REACHED = ('mode', 'mode_in', 'leaves_nominal', 'braking', 'zero_or_holding')
-"""Expectations of something that comes about: they need `after_s` and `within_s`."""
-LASTING = (
-    'never',
-    'only',
-    'error_below_rad',
-    'speed_below_radps',
-    'effort_below_nm',
-    'rate_above_hz',
-    'gap_below_s',
-    'alone',
-    'in_order',
-    'certified',
+INTRUSIONS = {
+    'second_states': Kind(
+        'another process publishes joint states of an arm that rests so far from where this one '
+        'was when it began',
+        'rad',
+        0.0,
+        (-10.0, 10.0),
+    ),
+    'echoed_states': Kind(
+        'another process publishes every joint state once more, so far off',
+        'rad',
+        0.02,
+        (-10.0, 10.0),
+    ),
+    'second_commands': Kind(
+        'another process commands this share of each effort limit', 'share', 1.0, (-1.0, 1.0)
+    ),
+    'flood_parameters': Kind(
+        'the controller is asked for parameters, by so many names at once', 'names', 1e6, (1, 1e7)
+    ),
+    'flood_trajectories': Kind(
+        'the controller is sent trajectories of so many points', 'points', 1e5, (2, 1e6)
+    ),
+    'flood_clear_context': Kind(
+        'the controller is asked so often to clear its context', 'Hz', 100.0, (1.0, 1000.0)
+    ),
+    'trajectory_smooth': Kind(
+        'a trajectory moves the first joint so far, slowly', 'rad', 0.5, (-10.0, 10.0)
+    ),
+    'trajectory_leap': Kind(
+        'a trajectory moves the first joint so far in 1 ns', 'rad', 5.6, (-10.0, 10.0)
+    ),
+    'trajectory_far': Kind(
+        'a trajectory moves the first joint to this position, slowly', 'rad', 9.0, (-10.0, 10.0)
+    ),
+    'trajectory_fast': Kind(
+        'a trajectory moves the first joint so far in 50 ms', 'rad', 2.0, (-10.0, 10.0)
+    ),
+}
+"""What another node does on the topics of robot and controller: `intruder.py`."""
+PROCESS_KINDS = {
+    'cpu_load': Kind('so many processes per core are busy', 'per core', 1.0, (1.0, 16.0)),
+    'sigstop_controller': Kind('the controller stands still, then goes on'),
+    'sigstop_plant': Kind('the robot stands still, then goes on'),
+    'kill_controller': Kind('the controller is killed, and started again at the end'),
+    'kill_plant': Kind('the robot is killed, and started again at the end'),
+    'second_controller': Kind('another controller is started, and ended at the end'),
+    **INTRUSIONS,
+}
+"""What can happen to processes, and between them."""
+PAUSING = frozenset(
+    kind
+    for kind in PROCESS_KINDS
+    if kind == 'second_controller' or kind.startswith(('cpu_', 'sigstop_', 'kill_', 'flood_'))
 )
-"""Expectations of something that holds: `from_s` and `to_s` may narrow them."""
+"""What makes processes pause: a stall meanwhile is not one of the machine."""
+HARMLESS = ('trajectory_smooth',)
+"""What is no fault, but a motion on which one comes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Expectation:
-    """One thing that must be true of a run; exactly one of REACHED and LASTING is given."""
+class ScriptedFault:
+    """A fault of the robot (`sim/faults.py`) or of processes, from `at_s` on.
 
-    mode: ModeName | None = None
-    mode_in: tuple[ModeName, ...] | None = None
-    leaves_nominal: bool | None = None
-    braking: bool | None = None
-    zero_or_holding: bool | None = None
-    never: ModeName | None = None
-    only: tuple[ModeName, ...] | None = None
-    error_below_rad: float | None = None
-    speed_below_radps: tuple[float, ...] | None = None
-    effort_below_nm: tuple[float, ...] | None = None
-    rate_above_hz: float | None = None
-    gap_below_s: float | None = None
-    alone: bool | None = None
-    in_order: bool | None = None
-    certified: bool | None = None
-    after_s: float | None = None
-    within_s: float | None = None
+    It lasts for `for_s` or, if that is zero, to the end.
+    """
+
+    kind: str
+    at_s: float
+    for_s: float = 0.0
+    amount: float | None = None
+    joint: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.is_of_plant:
+            values = {name: getattr(self, name) for name in ('at_s', 'for_s', 'amount', 'joint')}
+            Fault(kind=self.kind, **values)  # which refuses what the robot cannot do
+            return
+        if self.kind not in PROCESS_KINDS:
+            kinds = [*KINDS, *PROCESS_KINDS]
+            near = difflib.get_close_matches(self.kind, kinds, n=1)
+            hint = f'did you mean {near[0]!r}?' if near else f'there are {", ".join(kinds)}.'
+            raise ConfigError(f'Fault.kind: unknown kind {self.kind!r}; {hint}')
+        require_not_negative('Fault', at_s=self.at_s, for_s=self.for_s)
+        kind = PROCESS_KINDS[self.kind]
+        if self.joint is not None or (self.amount is not None and not kind.unit):
+            what = 'no joint; leave it' if kind.unit else 'neither joint nor amount; leave them'
+            raise ConfigError(f'Fault {self.kind}: has {what} out.')
+        low, high = kind.bounds
+        if not low <= self.size <= high:
+            raise ConfigError(
+                f'Fault {self.kind}: expected an amount of {low:g} to {high:g} {kind.unit}, '
+                f'found {self.amount}.'
+            )
+
+    @property
+    def is_of_plant(self) -> bool:
+        """Return whether the simulated robot itself plays it."""
+        return is_plant_fault(self.kind)
+
+    @property
+    def end_s(self) -> float:
+        """Return when it is over, s; infinite if it stays."""
+        return self.at_s + self.for_s if self.for_s else math.inf
+
+    @property
+    def size(self) -> float:
+        """Return the amount in force."""
+        kind = (KINDS | PROCESS_KINDS)[self.kind]
+        return kind.usual if self.amount is None else self.amount
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Timed:
+    """What expectations have in common: how they are written, and which times are refused."""
+
+    def __post_init__(self) -> None:
+        for name, value in self._given():
+            if name in _TIMES:
+                require_not_negative('Expectation', **{name: value})
+            elif value is False and name != 'braking':
+                raise ConfigError(f'Expectation.{name}: expected true, found false; leave it out.')
+
+    def __str__(self) -> str:
+        # The times last, though a base class declares them.
+        given = sorted(self._given(), key=lambda pair: pair[0] in _TIMES)
+        parts = (f'{name} {list(x) if isinstance(x, tuple) else x}' for name, x in given)
+        return ', '.join(parts)
+
+    def _given(self) -> list[tuple[str, Any]]:
+        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return [(name, value) for name, value in pairs if value is not None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reached(_Timed):
+    """Something comes about within `within_s` after `after_s`."""
+
+    after_s: float
+    within_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lasting(_Timed):
+    """Something holds from `from_s`, or the beginning, to `to_s`, or the end."""
+
     from_s: float | None = None
     to_s: float | None = None
 
-    def __post_init__(self) -> None:
-        given = [name for name in (*REACHED, *LASTING) if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ConfigError(
-                f'Expectation: expected exactly one of {(*REACHED, *LASTING)}, found {given}.'
-            )
-        if getattr(self, given[0]) is False and given[0] != 'braking':
-            raise ConfigError(f'Expectation.{given[0]}: expected true, found false; leave it out.')
-        times = ('after_s', 'within_s') if given[0] in REACHED else ('from_s', 'to_s')
-        set_times = {
-            name: value
-            for name in ('after_s', 'within_s', 'from_s', 'to_s')
-            if (value := getattr(self, name)) is not None
-        }
-        wrong = sorted(set(set_times) - set(times))
-        missing = sorted(set(times) - set(set_times)) if given[0] in REACHED else []
-        if wrong or missing:
-            raise ConfigError(
-                f'Expectation.{given[0]}: goes with {times}, found {wrong or "not"} '
-                f'{missing or ""}; correct the times.'
-            )
-        require_not_negative('Expectation', **set_times)
 
-    @property
-    def subject(self) -> str:
-        """Return which of REACHED and LASTING it is."""
-        return next(n for n in (*REACHED, *LASTING) if getattr(self, n) is not None)
+_TIMES = frozenset(field.name for base in (Reached, Lasting) for field in fields(base))
 
-    def __str__(self) -> str:
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        parts = (
-            f'{name} {list(value) if isinstance(value, tuple) else value}'
-            for name, value in named
-            if value is not None
-        )
-        return ', '.join(parts)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeReached(Reached):
+    """A mode is reached."""
+
+    mode: ModeName
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeInReached(Reached):
+    """One of several modes is reached."""
+
+    mode_in: tuple[ModeName, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NominalLeft(Reached):
+    """Any mode but NOMINAL is reached."""
+
+    leaves_nominal: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrakeSet(Reached):
+    """The robot brakes, or has released its brake."""
+
+    braking: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ZeroOrHolding(Reached):
+    """From then on no command moves the arm."""
+
+    zero_or_holding: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Never(Lasting):
+    """No tick is in a mode."""
+
+    never: ModeName
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Only(Lasting):
+    """No tick is in any other mode."""
+
+    only: tuple[ModeName, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorBelow(Lasting):
+    """The true tracking error is smaller, on every tick."""
+
+    error_below_rad: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeedBelow(Lasting):
+    """The true joints are slower; one entry: all of them."""
+
+    speed_below_radps: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EffortBelow(Lasting):
+    """No command is larger; one entry: of no joint."""
+
+    effort_below_nm: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateAbove(Lasting):
+    """Commands come more often, in the mean."""
+
+    rate_above_hz: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GapBelow(Lasting):
+    """No two commands are further apart."""
+
+    gap_below_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alone(Lasting):
+    """No other node sends commands."""
+
+    alone: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InOrder(Lasting):
+    """No accepted state is older than the one before."""
+
+    in_order: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certified(Lasting):
+    """The Lyapunov condition held on every tick in NOMINAL."""
+
+    certified: bool
+
+
+Expectation: TypeAlias = (
+    ModeReached
+    | ModeInReached
+    | NominalLeft
+    | BrakeSet
+    | ZeroOrHolding
+    | Never
+    | Only
+    | ErrorBelow
+    | SpeedBelow
+    | EffortBelow
+    | RateAbove
+    | GapBelow
+    | Alone
+    | InOrder
+    | Certified
+)
+"""One thing that must be true of a run; in a file, its own key says which."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScenarioSetup:
-    """What of `fleet.Setup` a scenario may choose; the rest is as usual."""
+    """What of `processes.Setup` a scenario may choose; the rest is as usual."""
 
     plant: Literal['bullet', 'rk4'] | None = None
-    controller: Literal['policy', 'ct', RivalName] | None = None
+    controller: Literal['policy', 'ct', BaselineName] | None = None
     policy: str | None = None
     classical_file: str | None = None
     payload_kg: float | None = None
@@ -179,7 +381,7 @@ class Scenario:
     expect: tuple[Expectation, ...] = ()
     margins: Margins = Margins()
     reset_fault_after_s: float | None = None
-    """Whoever watches resets a FAULT that has lasted this long, s; null: nobody does."""
+    """A FAULT that has lasted this long is reset, s; null: none is."""
 
     def __post_init__(self) -> None:
         require_positive('Scenario', duration_s=self.duration_s)
@@ -203,3 +405,18 @@ def load_scenario(path: Path) -> Scenario:
 def shipped_scenarios() -> list[Path]:
     """Return the files of `config/faults/`, in the order of their names."""
     return sorted((share_directory() / 'config' / 'faults').glob('*.yaml'))
+
+
+def chosen_scenarios(names: Sequence[str], *, is_all: bool = False) -> list[Path]:
+    """Return the files of scenarios given by name or path; all shipped ones if so asked.
+
+    Raises:
+        ConfigError: If there is no such scenario, none is named, or names go with all.
+    """
+    if bool(names) == is_all:
+        raise ConfigError(
+            'hil: expected names of scenarios or --all, found '
+            f'{"both" if is_all else "neither"}; there are '
+            f'{", ".join(path.stem for path in shipped_scenarios())}.'
+        )
+    return shipped_scenarios() if is_all else [faults_file(name) for name in names]

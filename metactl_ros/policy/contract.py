@@ -40,7 +40,7 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenScales:
-    """The first map of the network, which is inside its graph; told here for people."""
+    """The first map of the network, which is inside its graph; stated here for people."""
 
     kind: Tokens
     error_rad: float

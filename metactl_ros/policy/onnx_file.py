@@ -135,7 +135,7 @@ REFUSED: dict[tuple[str, int], str] = {
     ('tensor', 13): 'external data',
     ('tensor', 14): 'external data',
 }
-"""Names for what is refused; any other field is told by its number."""
+"""Names for what is refused; any other field is named by its number."""
 
 MAX_FIELDS = 100_000
 """A policy has a few thousand; a file with more is not walked to its end."""

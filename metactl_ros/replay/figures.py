@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The plots of a replayed run, each a small SVG with its heading and a text for who cannot see it.
+"""The plots of a replayed run, each a small SVG with its heading and an alternative text.
 
 Colours are those of Okabe and Ito, which colour-blind people tell apart; lines differ in style as
 well. Text and axes take their colour from the reader's light or dark scheme.
@@ -63,10 +63,11 @@ MOST_MARKS = 300
 class Plot(NamedTuple):
     """One figure of the page."""
 
-    section: str
     heading: str
     svg: str
     alt: str
+    section: str = ''
+    """The heading of the group it belongs to."""
 
 
 class _Line(NamedTuple):
@@ -99,21 +100,26 @@ def draw_plots(
 ) -> list[Plot]:
     """Return every plot of a run, in the order of the page."""
     with warnings.catch_warnings(), matplotlib.rc_context(DRAWING):
-        warnings.simplefilter('ignore')  # a letter no font has is the reader's affair
+        warnings.simplefilter('ignore')  # a letter may be missing from the font
         marks = _Marks(log, again, violations)
+        plots = {
+            'Tracking': _tracking(log, marks),
+            'Effort': _efforts(log, again, marks),
+            'Gains': _gains(log, again, marks),
+            'Estimate': _estimates(log, again, marks),
+            'Shield': _shield(log, marks),
+            'Timing': _timing(log, marks),
+        }
         # What another controller would have done moved nothing: these are the recorded one's.
-        whose = ', of the recorded run' if again is not None and again.is_open_loop else ''
-
-        def recorded(plots: Iterator[Plot]) -> list[Plot]:
-            return [plot._replace(heading=plot.heading + whose) for plot in plots]
-
+        is_open_loop = again is not None and again.is_open_loop
+        whose = dict.fromkeys(('Tracking', 'Shield', 'Timing'), ', of the recorded run')
         return [
-            *recorded(_tracking(log, marks)),
-            *_efforts(log, again, marks),
-            *_gains(log, again, marks),
-            *_estimates(log, again, marks),
-            *recorded(_shield(log, marks)),
-            *recorded(_timing(log, marks)),
+            plot._replace(
+                section=section,
+                heading=plot.heading + (whose.get(section, '') if is_open_loop else ''),
+            )
+            for section, some in plots.items()
+            for plot in some
         ]
 
 
@@ -132,7 +138,6 @@ class _Marks:
     def lines(
         self,
         heading: str,
-        section: str,
         label: str,
         alt: str,
         *lines: _Line,
@@ -150,15 +155,15 @@ class _Marks:
         if is_wide:
             axes.set_yscale('symlog', linthresh=0.1)
             axes.yaxis.set_major_formatter('{x:g}')
-        return self.finish(figure, heading, section, label, alt, has_legend=len(lines) > 1)
+        return self.finish(figure, heading, label, alt, has_legend=len(lines) > 1)
 
     def finish(
         self,
         figure: Figure,
         heading: str,
-        section: str,
         label: str,
         alt: str,
+        *,
         has_legend: bool = False,
     ) -> Plot:
         """Return a plot with axes over time, once the marks are on it."""
@@ -183,7 +188,7 @@ class _Marks:
         axes.grid(alpha=0.25)
         if has_legend or self._violations or self._difference is not None:
             figure.legend(loc='upper left', ncols=3, frameon=False, fontsize=8.5)
-        return Plot(section, heading, _svg_of(figure), alt)
+        return Plot(heading, _svg_of(figure), alt)
 
 
 def _figure() -> tuple[Figure, Any]:
@@ -216,12 +221,10 @@ def _svg_of(figure: Figure) -> str:
 def _tracking(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
     span = f'over {log.time_s[-1]:.1f} s'
     names = [printable(name) for name in log.joint_names]
-    section = 'Tracking'
     for joint, name in enumerate(names):
         q, wanted = log.q_rad[:, joint], log.q_desired_rad[:, joint]
         yield marks.lines(
             f'Position of {name}',
-            section,
             'position [rad]',
             f'Position of {name} and its reference {span}, {q.min():.3g} to {q.max():.3g} rad.',
             _Line('reference', wanted, YELLOW, '--'),
@@ -232,7 +235,6 @@ def _tracking(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
         rms = float(np.sqrt(np.mean(miss**2)))
         yield marks.lines(
             f'Tracking error of {name}: {rms:.4g} rad rms',
-            section,
             'error [rad]',
             f'Tracking error of {name} {span}; root mean square {rms:.4g} rad.',
             _Line('error', miss, BLUE),
@@ -240,23 +242,16 @@ def _tracking(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
 
 
 def _efforts(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Iterator[Plot]:
-    section = 'Effort'
     how = 'in open loop' if again is not None and again.is_open_loop else 'again'
     names = [printable(name) for name in log.joint_names]
     for joint, name in enumerate(names):
         recorded = log.effort_nm[:, joint]
+        both = '' if again is None else f', recorded and computed {how}'
         lines = [_Line('recorded', recorded, BLUE)]
-        heading, alt = (
-            f'Effort of {name}',
-            f'Effort of {name}, at most {abs(recorded).max():.3g} N m',
-        )
         if again is not None:
             lines.append(_Line(f'computed {how}', again.effort_nm[:, joint], YELLOW, ':'))
-            heading, alt = (
-                f'{heading}, recorded and computed {how}',
-                f'{alt}, recorded and computed {how}',
-            )
-        yield marks.lines(heading, section, 'effort [N m]', f'{alt}.', *lines)
+        alt = f'Effort of {name}, at most {abs(recorded).max():.3g} N m{both}.'
+        yield marks.lines(f'Effort of {name}{both}', 'effort [N m]', alt, *lines)
     if again is None:
         return
     for joint, name in enumerate(names):
@@ -264,7 +259,6 @@ def _efforts(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Ite
         largest = float(np.nanmax(np.abs(apart), initial=0.0))
         yield marks.lines(
             f'Effort of {name} computed {how}, less the recorded one',
-            section,
             'difference [N m]',
             f'Difference of the two efforts of {name}; the largest is {largest:.3g} N m.',
             _Line('difference', apart, BLUE),
@@ -281,11 +275,11 @@ def _gains(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Itera
             lines.append(_Line('computed in open loop', other, YELLOW, ':'))
         alt = f'{heading}; recorded values {values.min():.3g} to {values.max():.3g}.'
         unit = GAIN_UNITS.get(name.split('.')[0], 'gain')
-        yield marks.lines(heading, 'Gains', unit, alt, *lines)
+        yield marks.lines(heading, unit, alt, *lines)
 
 
 def _estimates(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Iterator[Plot]:
-    """Yield what the model was estimated to lack; nothing if nobody estimated it."""
+    """Yield what the model was estimated to lack; nothing without an estimator."""
     known = [('recorded', log.estimate_nm, BLUE, '-')]
     if again is not None and again.is_open_loop:
         known.append(('computed in open loop', again.estimate_nm, YELLOW, ':'))
@@ -300,11 +294,11 @@ def _estimates(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> I
         heading = f'What the model of {name} lacks, {" and ".join(x.label for x in lines)}'
         most = max(float(np.nanmax(np.abs(x.values), initial=0.0)) for x in lines)
         alt = f'{heading}; at most {most:.3g} N m.'
-        yield marks.lines(heading, 'Estimate', 'estimate [N m]', alt, *lines)
+        yield marks.lines(heading, 'estimate [N m]', alt, *lines)
 
 
 def _shield(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
-    shield, section = log.shield, 'Shield'
+    shield = log.shield
     figure, axes = _figure()
     modes = np.nan_to_num(shield['mode'], nan=-1.0)
     begins = np.flatnonzero(np.diff(modes, prepend=np.nan) != 0.0)
@@ -324,12 +318,11 @@ def _shield(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
     shares = ', '.join(
         f'{mode.name} {100.0 * np.mean(modes == mode):.3g} %' for mode in Mode if mode in modes
     )
-    yield marks.finish(figure, 'Modes', section, '', f'Modes over time: {shares}.')
+    yield marks.finish(figure, 'Modes', '', f'Modes over time: {shares}.')
     distance, was_moved = shield['distance'], shield['was_moved'] > 0.0
     share = 100.0 * float(np.mean(was_moved))
     yield marks.lines(
         f'How far the shield moved the proposal; {share:.3g} % of the ticks',
-        section,
         'distance [1]',
         f'Distance by which the shield moved proposals; it was active at {share:.3g} % of ticks.',
         _Line('moved by', np.where(distance < 0.0, np.nan, distance), BLUE),
@@ -337,7 +330,6 @@ def _shield(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
     )
     yield marks.lines(
         'Lyapunov condition: at most zero is admissible',
-        section,
         'V_dot + alpha (V - v_0) [1/s]',
         'Excess over the Lyapunov condition, of the gains and of the effort after limits; of the '
         f'gains it is at most {np.nanmax(shield["excess"]):.3g}.',
@@ -348,10 +340,9 @@ def _shield(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
 
 
 def _timing(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
-    section, late, took = 'Timing', log.shield['late_ms'], log.shield['inference_ms']
+    late, took = log.shield['late_ms'], log.shield['inference_ms']
     yield marks.lines(
         'Lateness of each tick',
-        section,
         'late [ms]',
         f'Lateness of each tick over time, at most {np.nanmax(late):.3g} ms.',
         _Line('late', late, BLUE),
@@ -369,4 +360,4 @@ def _timing(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
         axes.grid(alpha=0.25)
         median, most = (np.median(numbers), numbers.max()) if len(numbers) else (0.0, 0.0)
         alt = f'Histogram of {heading.lower()}: median {median:.3g} ms, at most {most:.3g} ms.'
-        yield Plot(section, f'{heading}, how often', _svg_of(figure), alt)
+        yield Plot(f'{heading}, how often', _svg_of(figure), alt)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A replayed run as one HTML file that needs nothing else: no network, no script, no other file.
 
-Whatever comes out of a bag is text, never markup: names are whatever somebody wrote into it.
+Whatever comes out of a bag is text, never markup: names in it may be anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from metactl_ros.replay.recompute import Reproduction
 
 MOST_LISTED = 200
-"""Violations; of more only the number is told."""
+"""Violations; of more only the number is reported."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 CSS = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ccc; --shade: #f4f4f4; }
@@ -62,8 +62,8 @@ def write_page(
     Args:
         path: Of the HTML file; its folder is made.
         title: Above everything.
-        summary: What a reader wants to know first, line by line: a name and what to say.
-        facts: `verdict` is said first of all; the rest, however nested, is in a folded table. With
+        summary: What a reader wants to know first, line by line: a name and a value.
+        facts: `verdict` comes first of all; the rest, however nested, is in a folded table. With
             something in `partial` the page is not green.
         log: What was recorded.
         again: The same ticks computed again, if they were.

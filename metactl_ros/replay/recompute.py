@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ticks computed again: the loop of the robot, driven by what a bag says it saw.
+"""Ticks computed again: the controller of the node, given the inputs that a bag holds.
 
     again = reproduce(log, arm, bundle.controller, bundle.policy)
     assert again.first_difference is None
@@ -11,7 +11,7 @@ what it would have done there, not how well it would have tracked.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from metactl_ros.bag.tick_log import TickLog
 from metactl_ros.check.sent_commands import replaced_ticks
-from metactl_ros.control.loop import ControlLoop, ControlStep
 from metactl_ros.control.modes import Cause, Health
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
-from metactl_ros.runtime.controller import propose, with_full_window, without_proposal
+from metactl_ros.runtime.controller import Controller, Tick, TickInputs, with_full_window
 from metactl_ros.signals import ArmState, Array, Policy, Reference
 
 SETTLED = 2
@@ -75,6 +74,21 @@ class Reproduction:
     """Of an effort, over the compared ticks, N m."""
 
 
+class _Pair(NamedTuple):
+    """A quantity as it was recorded and as it was computed again, both of shape (T, k)."""
+
+    recorded: Array
+    recomputed: Array
+    names: Sequence[str]
+    """Of the columns."""
+
+    def differs(self) -> NDArray[np.bool_]:
+        """Return where the two are not equal to the bit, shape (T, k); NaN equals NaN."""
+        bits = np.ascontiguousarray(self.recomputed).view(np.uint64)
+        are_nan = np.isnan(self.recorded) & np.isnan(self.recomputed)
+        return np.asarray((self.recorded.view(np.uint64) != bits) & ~are_nan)
+
+
 def reproduce(
     log: TickLog,
     arm: Arm,
@@ -83,7 +97,7 @@ def reproduce(
     *,
     is_open_loop: bool = False,
 ) -> Reproduction:
-    """Return the ticks of a log computed again, as `runtime/controller.py` computed them.
+    """Return the ticks of a log computed again, by the code that computed them on the robot.
 
     Args:
         log: Of a bag; a loop begins anew where it did, and where the log has a gap.
@@ -93,77 +107,95 @@ def reproduce(
         is_open_loop: Whether it is another controller than the recorded one. What acted is then
             the recorded effort, and nothing is compared.
     """
-    settings = with_full_window(controller)
-    loop = ControlLoop(arm, settings)
-    decisions = list(_ticks_again(log, loop, policy, is_open_loop))
-    steps = [step for _, step in decisions]
-    action = np.array([action for action, _ in decisions])
-    effort = np.stack([step.effort_nm for step in steps])
-    gains = np.stack([step.decision.gains.theta for step in steps])
-    modes = np.array([int(step.modes) for step in steps])
+    ticks = list(_ticks_again(log, Controller(arm, controller, policy), is_open_loop=is_open_loop))
+    steps = [tick.step for tick in ticks]
     estimates = [step.estimate_nm for step in steps if step.estimate_nm is not None]
-    estimate = np.stack(estimates) if estimates else None
-    pairs = {
-        'mode': (log.shield['mode'][:, np.newaxis], modes[:, np.newaxis].astype(float), ('mode',)),
-        'action': (log.action, action, log.gain_names),
-        'estimate': (log.estimate_nm, estimate, log.joint_names),
-        'gain': (log.gains, gains, log.gain_names),
-        'effort': (log.effort_nm, effort, log.joint_names),
-    }
-    # Another controller may have other gains, and no estimate; there is nothing to compare then.
-    comparable = {
-        quantity: (recorded, again, names)
-        for quantity, (recorded, again, names) in pairs.items()
-        if recorded is not None and again is not None and recorded.shape == again.shape
-    }
-    differs = {name: _differ(*pair) for name, (*pair, _) in comparable.items()}
-    is_equal = ~np.any([rows.any(axis=1) for rows in differs.values()], axis=0)
-    is_compared = compared_ticks(
-        log.is_break,
-        is_equal,
-        settings.modes.warmup_ticks,
-        None if estimate is None else log.is_restart,
-    )
-    is_compared &= not is_open_loop
-    differs = {name: rows & is_compared[:, np.newaxis] for name, rows in differs.items()}
-    quantities = () if is_open_loop else tuple(comparable)
-    comparable['command'] = (log.sent_nm, log.effort_nm, log.joint_names)
-    may_differ = (log.command_row < 0) | replaced_ticks(log, arm, controller) | log.is_shadow
-    differs['command'] = _differ(log.sent_nm, log.effort_nm) & ~may_differ[:, np.newaxis]
-    far = np.abs(effort - log.effort_nm)[is_compared]
-    return Reproduction(
-        effort_nm=effort,
-        gains=gains,
-        gain_names=tuple(
-            f'{name}.{joint}'
-            for name, _ in controller.gain_box.named_ends()
-            for joint in log.joint_names
-        ),
-        estimate_nm=estimate,
-        modes=modes,
-        action=action,
+    again = Reproduction(
+        effort_nm=np.stack([step.effort_nm for step in steps]),
+        gains=np.stack([step.decision.gains.theta for step in steps]),
+        gain_names=gain_names(controller, log.joint_names),
+        estimate_nm=np.stack(estimates) if estimates else None,
+        modes=np.array([int(step.modes) for step in steps]),
+        action=np.array([tick.action for tick in ticks]),
         was_moved=np.array([bool(step.decision.was_moved) for step in steps]),
-        quantities=quantities,
-        is_compared=is_compared,
+        quantities=(),
+        is_compared=np.zeros(len(ticks), dtype=bool),
         is_open_loop=is_open_loop,
-        first_difference=None if is_open_loop else _first_difference(log, comparable, differs),
+        first_difference=None,
+        largest_difference_nm=0.0,
+    )
+    if is_open_loop:
+        return again
+    may_differ = (log.command_row < 0) | replaced_ticks(log, arm, controller) | log.is_shadow
+    return _compared(log, again, with_full_window(controller).modes.warmup_ticks, ~may_differ)
+
+
+def gain_names(controller: ControllerSettings, joint_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of all gains of a controller, such as kd.joint1."""
+    ends = controller.gain_box.named_ends()
+    return tuple(f'{name}.{joint}' for name, _ in ends for joint in joint_names)
+
+
+def _compared(
+    log: TickLog, again: Reproduction, num_rows: int, is_command_compared: NDArray[np.bool_]
+) -> Reproduction:
+    """Return the same with where it differs from the log.
+
+    Args:
+        log: What was recorded.
+        again: The same computed again.
+        num_rows: Ticks until a window holds nothing from before a gap.
+        is_command_compared: Where the effort sent must be the one decided, shape (T,).
+    """
+    pairs = _pairs(log, again)
+    differs = {quantity: pair.differs() for quantity, pair in pairs.items()}
+    is_equal = ~np.any([rows.any(axis=1) for rows in differs.values()], axis=0)
+    is_restart = None if again.estimate_nm is None else log.is_restart
+    is_compared = compared_ticks(log.is_break, is_equal, num_rows, is_restart)
+    differs = {quantity: rows & is_compared[:, np.newaxis] for quantity, rows in differs.items()}
+    command = _Pair(log.sent_nm, log.effort_nm, log.joint_names)
+    wrong = {'command': command.differs() & is_command_compared[:, np.newaxis]}
+    far = np.abs(again.effort_nm - log.effort_nm)[is_compared]
+    return replace(
+        again,
+        quantities=tuple(pairs),
+        is_compared=is_compared,
+        first_difference=_first_difference(log, pairs | {'command': command}, differs | wrong),
         largest_difference_nm=float(far.max()) if far.size else 0.0,
     )
 
 
+def _pairs(log: TickLog, again: Reproduction) -> dict[str, _Pair]:
+    """Return what can be compared, by its name, in the order in which a tick computes it.
+
+    A controller that is none of the recorded one's kind has other gains, or no estimate.
+    """
+    mode = log.shield['mode'][:, np.newaxis], again.modes[:, np.newaxis].astype(np.float64)
+    candidates = (
+        ('mode', *mode, ('mode',)),
+        ('action', log.action, again.action, log.gain_names),
+        ('estimate', log.estimate_nm, again.estimate_nm, log.joint_names),
+        ('gain', log.gains, again.gains, log.gain_names),
+        ('effort', log.effort_nm, again.effort_nm, log.joint_names),
+    )
+    return {
+        quantity: _Pair(recorded, recomputed, names)
+        for quantity, recorded, recomputed, names in candidates
+        if recorded is not None and recomputed is not None and recorded.shape == recomputed.shape
+    }
+
+
 def _first_difference(
-    log: TickLog,
-    comparable: Mapping[str, tuple[Array, Array, Sequence[str]]],
-    differs: Mapping[str, NDArray[np.bool_]],
+    log: TickLog, pairs: Mapping[str, _Pair], differs: Mapping[str, NDArray[np.bool_]]
 ) -> Difference | None:
     """Return the earliest difference, of equal ticks that of the quantity computed first."""
     found = []
-    for order, (quantity, (recorded, again, names)) in enumerate(comparable.items()):
+    for order, (quantity, (recorded, recomputed, names)) in enumerate(pairs.items()):
         rows = differs[quantity]
         if rows.any():
             tick = int(np.argmax(rows.any(axis=1)))
             column = int(np.argmax(rows[tick]))
-            values = float(recorded[tick, column]), float(again[tick, column])
+            values = float(recorded[tick, column]), float(recomputed[tick, column])
             time_s = float(log.time_s[tick])
             found.append((tick, order, Difference(tick, time_s, quantity, names[column], *values)))
     return min(found)[2] if found else None
@@ -194,60 +226,62 @@ def compared_ticks(
     return is_compared
 
 
-def _ticks_again(
-    log: TickLog, loop: ControlLoop, policy: Policy | None, is_open_loop: bool
-) -> Iterator[tuple[Array, ControlStep]]:
-    """Yield the action and the step of each tick."""
+def _ticks_again(log: TickLog, controller: Controller, *, is_open_loop: bool) -> Iterator[Tick]:
+    """Yield each tick, as the controller computes it from the inputs of the log."""
     acted: list[Array] = []  # the recorded efforts since the last state
-    seen, action = log.seen, loop.nominal_action
+    for k, inputs in enumerate(_recorded_inputs(log)):
+        before_nm = log.effort_before_nm[k]
+        if log.is_restart[k] or log.is_break[k]:
+            _restart(log, k, controller, inputs)
+            acted = []
+        elif log.is_resumed[k]:
+            controller.resume(before_nm)
+            acted = []
+        acted.append(before_nm)
+        if inputs.seen:
+            if is_open_loop:
+                others = [before_nm] * (len(inputs.seen) - 1)
+                inputs = inputs._replace(acted_nm=[np.mean(acted, axis=0), *others])
+            acted = []
+        yield controller.tick(inputs)
+
+
+def _restart(log: TickLog, k: int, controller: Controller, inputs: TickInputs) -> None:
+    """Begin before tick k as the recorded controller did, or clear its context."""
+    first = inputs.seen[0][0] if inputs.seen else inputs.state
+    is_carried = k > 0 and bool((log.effort_before_nm[k] == log.effort_nm[k - 1]).all())
+    if first.stamp_ns == 0 or log.is_break[k] or not is_carried:
+        begin = first if first.stamp_ns == 0 else inputs.state
+        controller.begin(begin, log.effort_before_nm[k])
+    else:
+        controller.clear_context()
+
+
+def _recorded_inputs(log: TickLog) -> Iterator[TickInputs]:
+    """Yield the inputs of each tick."""
+    seen = log.seen
     columns = [log.shield[name].tolist() for name in Health._fields]
-    healths = [
-        Health(fresh != 0.0, goal != 0.0, on_time != 0.0, Cause(int(error)), reset != 0.0)
-        for fresh, goal, on_time, error, reset in zip(*columns, strict=True)
-    ]
-    payloads = log.shield['payload_estimate_kg'].tolist()
-    stamps, places, nows = seen.stamp_ns.tolist(), seen.begin.tolist(), log.now_ns.tolist()
-    for k, health in enumerate(healths):
-        sights = [
+    payloads_kg = log.shield['payload_estimate_kg'].tolist()
+    stamps_ns, places, nows_ns = seen.stamp_ns.tolist(), seen.begin.tolist(), log.now_ns.tolist()
+    for k, (fresh, goal, on_time, error, reset) in enumerate(zip(*columns, strict=True)):
+        rows = [
             (
-                ArmState(stamps[i], seen.q_rad[i], seen.qd_radps[i]),
+                ArmState(stamps_ns[i], seen.q_rad[i], seen.qd_radps[i]),
                 Reference(
                     seen.q_desired_rad[i], seen.qd_desired_radps[i], seen.qdd_desired_radps2[i]
                 ),
             )
             for i in range(places[k], places[k + 1])
         ]
-        state, reference = sights[-1]
-        if log.is_restart[k] or log.is_break[k]:
-            begins = stamps[places[k]] == 0  # with the first state, else with the newest
-            if begins or log.is_break[k] or not _goes_on(log, k):
-                loop.reset(sights[0][0] if begins else state, log.effort_before_nm[k])
-            else:
-                loop.forget_context()
-            action, acted = loop.nominal_action, []
-        elif log.is_resumed[k]:
-            loop.resume(log.effort_before_nm[k])
-            acted = []
-        acted.append(log.effort_before_nm[k])
-        if log.num_states[k]:
-            for sight in sights:
-                effort = np.mean(acted, axis=0) if is_open_loop else None
-                window = loop.observe(*sight, payloads[k], effort)
-                acted = acted[-1:]
-            acted = []
-            if policy is not None:
-                proposal = propose(policy, window, loop.gain_map.size)
-                action = without_proposal(loop) if proposal is None else proposal
-        yield action, loop.actuate(action, state, reference, nows[k], health)
-
-
-def _goes_on(log: TickLog, k: int) -> bool:
-    """Return whether a tick limits its rate from the effort of the one before it in the log."""
-    return k > 0 and bool((log.effort_before_nm[k] == log.effort_nm[k - 1]).all())
-
-
-def _differ(recorded: Array, again: Array) -> NDArray[np.bool_]:
-    """Return where two arrays are not equal to the bit; NaN equals NaN."""
-    is_other = recorded.view(np.uint64) != np.ascontiguousarray(again).view(np.uint64)
-    differ: NDArray[np.bool_] = is_other & ~(np.isnan(recorded) & np.isnan(again))
-    return differ
+        state, reference = rows[-1]
+        yield TickInputs(
+            now_ns=state.stamp_ns,
+            loop_ns=nows_ns[k],
+            seen=rows if log.num_states[k] else (),
+            state=state,
+            reference=reference,
+            payload_kg=payloads_kg[k],
+            health=Health(
+                fresh != 0.0, goal != 0.0, on_time != 0.0, Cause(int(error)), reset != 0.0
+            ),
+        )

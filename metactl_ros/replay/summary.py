@@ -1,19 +1,28 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader of a replay wants to know first, line by line: a name and what to say.
+"""A replay in figures and in lines: ticks compared and not, tracking, effort, shield, timing.
 
 In open loop two controllers are in one table: of the recorded one what it did, and how well the
 arm tracked; of the other one what it would have commanded at these states. The other never moved
 the arm, so it has no tracking error.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+import math
 from typing import Any, TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from metactl_ros.bag.tick_log import TickLog
+from metactl_ros.control.modes import Mode
+from metactl_ros.metrics import percentiles, tracking_rmse
+from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from metactl_ros.replay.verdict import Answer
+    from metactl_ros.replay.recompute import Reproduction
+    from metactl_ros.replay.verdict import ReplayResult
 
 WHO = ('controller', 'classical file', 'bundle', 'bundle sha256')
 OPEN_LOOP = 'open loop: on the recorded states, which another controller led to'
@@ -25,7 +34,7 @@ def who_recorded(log: TickLog) -> str:
     return ', '.join(log.facts[k] for k in WHO if k in log.facts) or 'unknown'
 
 
-def summary(result: 'Answer') -> list[tuple[str, str]]:
+def summary(result: 'ReplayResult') -> list[tuple[str, str]]:
     """Return the lines of a replay."""
     facts, is_open_loop = result.facts, result.again.is_open_loop
     by = 'open loop, what would have commanded' if is_open_loop else 'computed again by'
@@ -69,7 +78,7 @@ def _ticks(counts: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f'  not certified: {why}', str(count)
 
 
-def _differences(result: 'Answer') -> Iterator[tuple[str, str]]:
+def _differences(result: 'ReplayResult') -> Iterator[tuple[str, str]]:
     again = result.again
     if again.is_open_loop:
         yield OPEN_LOOP, f'{result.facts["effort_rms_difference_nm"]:.4g} N m RMS apart'
@@ -83,7 +92,7 @@ def _differences(result: 'Answer') -> Iterator[tuple[str, str]]:
         yield ', '.join(again.quantities), 'equal to the bit'
 
 
-def _commands(result: 'Answer') -> Iterator[tuple[str, str]]:
+def _commands(result: 'ReplayResult') -> Iterator[tuple[str, str]]:
     """Yield how many commands of each topic were compared, and every number that is not zero."""
     for topic, counts in result.sent.counts.items():
         if result.sent.is_shadow:
@@ -112,3 +121,104 @@ def _figures(unit: str, *values: float | None) -> str:
     """Return numbers with four digits; none for what was not measured, or is no number."""
     texts = ('none' if value is None else f'{value:.4g}' for value in values)
     return f'{", ".join(texts)} {unit}'
+
+
+def summarise(log: TickLog) -> dict[str, Any]:
+    """Return the figures of a recording; those that nothing was measured for are None."""
+    return {
+        'num_ticks': len(log.stamp_ns),
+        'duration_s': float(log.time_s[-1]),
+        'rmse_rad': rmse(log),
+        'effort': effort_figures(log.effort_nm, log.joint_names),
+        'gains': gain_figures(log.gains, log.gain_names),
+        'shield_activation': float(np.mean(log.shield['was_moved'])),
+        'mode_share': mode_share(log.shield['mode']),
+        'timing': timing(log),
+    }
+
+
+def tick_counts(
+    log: TickLog, again: 'Reproduction', is_uncertified: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return how many ticks were compared and certified, and why the others were not.
+
+    Args:
+        log: What was recorded.
+        again: The same computed again.
+        is_uncertified: Which ticks no certificate could be checked of, shape (T,).
+    """
+    num_ticks = len(log.stamp_ns)
+    rows = np.flatnonzero(~again.is_compared)
+    last_break = np.maximum.accumulate(np.where(log.is_break, np.arange(num_ticks), 0))[rows]
+    is_first = last_break == 0
+    reasons = {
+        'a message of the tick is missing': log.num_incomplete,
+        'impossible values': log.num_impossible,
+        'open loop': num_ticks if again.is_open_loop else 0,
+        'the recording begins in the middle of a run': np.sum(is_first),
+        'what the loop knew is missing after a gap': np.sum(~is_first),
+    }
+    if again.is_open_loop:  # which is reason enough
+        reasons |= dict.fromkeys([*reasons][-2:], 0)
+    return {
+        'recorded': num_ticks + log.num_incomplete + log.num_impossible,
+        'compared': int(again.is_compared.sum()),
+        'not_compared': {why: int(count) for why, count in reasons.items() if count},
+        'quantities_compared': list(again.quantities),
+        'certified': int(np.sum(~is_uncertified)),
+        'not_certified': {'a hold begun in a gap': int(np.sum(is_uncertified))},
+    }
+
+
+def rmse(log: TickLog) -> dict[str, float | None]:
+    """Return the tracking error of each joint and of all, rad, over the ticks that had a goal."""
+    rows = (log.num_states > 0) & (log.shield['reference_is_valid'] != 0.0)
+    wanted, found = log.q_desired_rad[rows], log.q_rad[rows]
+    if len(found) < 2:  # the first one does not count
+        return dict.fromkeys((*log.joint_names, 'total'))
+    one = {
+        name: float(tracking_rmse(wanted[:, [j]], found[:, [j]]))
+        for j, name in enumerate(log.joint_names)
+    }
+    return {**one, 'total': float(tracking_rmse(wanted, found))}
+
+
+def effort_figures(effort_nm: Array, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return size, peak and total variation of the effort of each joint, N m."""
+    return {
+        name: {
+            'rms_nm': float(np.sqrt(np.mean(np.square(column)))),
+            'peak_nm': float(np.abs(column).max()),
+            'total_variation_nm': float(np.abs(np.diff(column)).sum()),
+        }
+        for name, column in zip(names, effort_nm.T, strict=True)
+    }
+
+
+def gain_figures(gains: Array, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return mean and ends of each gain in force."""
+    return {
+        name: {'mean': float(x.mean()), 'min': float(x.min()), 'max': float(x.max())}
+        for name, x in zip(names, gains.T, strict=True)
+    }
+
+
+def mode_share(modes: NDArray[Any]) -> dict[str, float]:
+    """Return the share of ticks in each mode."""
+    counts = Counter(Mode(int(mode)).name for mode in modes)
+    return {name: count / len(modes) for name, count in counts.items()}
+
+
+def timing(log: TickLog) -> dict[str, Any]:
+    """Return rate, missed ticks, lateness and inference time."""
+    steps_ns = np.diff(log.now_ns)[~log.is_restart[1:]]
+    steps_ns = steps_ns[steps_ns > 0]
+    period_ns = float(np.median(steps_ns)) if len(steps_ns) else math.inf
+    missed = np.maximum(np.rint(steps_ns / period_ns) - 1.0, 0.0).sum()
+    inference_ms = log.shield['inference_ms']
+    return {
+        'rate_hz': NANOSECONDS_PER_SECOND / float(steps_ns.mean()) if len(steps_ns) else None,
+        'missed_ticks': int(missed),
+        'lateness_ms': percentiles(log.shield['late_ms']),
+        'inference_ms': percentiles(inference_ms[inference_ms > 0.0]),
+    }

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `metactl replay` says of a bag: whether it can be computed again, and what is in it.
+"""Behind `metactl replay`: whether a bag can be computed again to the bit, and what is in it.
 
 Exit codes: 0 equal and certified, 1 it differs, a certificate is violated or a command is not the
 one decided, 2 it cannot be used, 3 parts of it are missing or nothing could be compared, whatever
-the rest says.
+else was found.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from metactl_ros.bag.recorded_controller import hear, tell, TOLD, ToldSettings
-from metactl_ros.bag.tick_log import BagError, read_ticks, TickLog
+from metactl_ros.bag.reader import BagError
+from metactl_ros.bag.recorded_controller import RecordedController, SETTINGS
+from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.baselines import (
+    BASELINES,
     CLASSICAL,
     ClassicalName,
     constant_policy,
     gain_boxes,
     load_classical,
     load_learned,
-    RIVALS,
 )
 from metactl_ros.check.certificates import (
     check_certificates,
@@ -39,14 +40,16 @@ from metactl_ros.config import shown
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import legible
-from metactl_ros.replay.recompute import reproduce, Reproduction
-from metactl_ros.replay.summary import OPEN_LOOP, summary, who_recorded
-from metactl_ros.replay.tick_summary import (
+from metactl_ros.replay.recompute import gain_names, reproduce, Reproduction
+from metactl_ros.replay.summary import (
     effort_figures,
     gain_figures,
     mode_share,
+    OPEN_LOOP,
     summarise,
+    summary,
     tick_counts,
+    who_recorded,
 )
 from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_arm, load_file, shipped_policy
@@ -56,8 +59,8 @@ SHA = 'bundle sha256'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """What is asked of a bag."""
+class ReplayRequest:
+    """Which bag to replay, and with which controller."""
 
     bag: Path
     bundle: Path | None = None
@@ -72,8 +75,8 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """All that is known of a bag."""
+class ReplayResult:
+    """All that a replay found."""
 
     facts: dict[str, Any]
     """As replay.json has it."""
@@ -97,7 +100,7 @@ class Answer:
 
     @property
     def exit_code(self) -> int:
-        """Return what the process should say."""
+        """The exit code of `metactl replay`."""
         if self.problems:
             return 3
         return 1 if self.again.first_difference or self.violations else 0
@@ -115,73 +118,63 @@ class _Chosen:
     is_open_loop: bool
 
 
-def answer(question: Question) -> Answer:
-    """Return all that is known of a bag.
+def replay_bag(request: ReplayRequest) -> ReplayResult:
+    """Compute a bag again, check it, and return what was found.
 
     Raises:
         BagError: If it cannot be used at all.
         BundleError: If the policy cannot.
     """
     begin_s = time.perf_counter()
-    log = read_ticks(question.bag, question.node)
-    arm = load_arm(question.arm_file)
+    log = read_ticks(request.bag, request.node)
+    arm = load_arm(request.arm_file)
     prefix = log.joint_names[0].removesuffix(arm.joint_names[0])
     if log.joint_names != tuple(prefix + name for name in arm.joint_names):
         raise BagError(
-            f'{question.bag}: is of the joints {shown(log.joint_names)}, expected '
+            f'{request.bag}: is of the joints {shown(log.joint_names)}, expected '
             f'{", ".join(arm.joint_names)} with any prefix; give the arm with --arm-file.'
         )
-    chosen = _choose(question, log, arm)
+    chosen = _choose(request, log, arm)
     arm = replace(arm, joint_names=log.joint_names)
-    gains = [
-        f'{name}.{joint}'
-        for name, _ in chosen.recorded.gain_box.named_ends()
-        for joint in log.joint_names
-    ]
-    if log.gain_names != tuple(gains) or not _has_condition(log, gains):
-        raise BagError(
-            f'{question.bag}: has the gains {shown(log.gain_names)}, expected {shown(gains)}, '
-            'and normal.NAME of each in ~/shield; give the controller that was recorded with '
-            '--controller-file.'
-        )
+    _require_gains(request.bag, log, gain_names(chosen.recorded, log.joint_names))
     again = reproduce(log, arm, chosen.controller, chosen.policy, is_open_loop=chosen.is_open_loop)
     elapsed_s = time.perf_counter() - begin_s
-    result = Answer(
-        {},
-        log,
-        again,
-        check_certificates(log, arm, chosen.recorded),
-        check_sent(log, arm, chosen.recorded),
-    )
-    violations = result.violations
-    times = log.time_s[-1] / elapsed_s
+    uncertified = check_certificates(log, arm, chosen.recorded)
+    sent = check_sent(log, arm, chosen.recorded)
+    result = ReplayResult({}, log, again, uncertified, sent)
     facts = {
-        'bag': question.bag.name,
+        'bag': request.bag.name,
         'verdict': verdict(result),
         'exit_code': result.exit_code,
         'partial': list(result.problems),
         'recorded_by': log.facts,
         'computed_by': chosen.name,
         'ticks': tick_counts(log, again, unverifiable_ticks(log, chosen.recorded)),
-        'commands': {'is_shadow': result.sent.is_shadow, **result.sent.counts},
+        'commands': {'is_shadow': sent.is_shadow, **sent.counts},
         **_comparison(log, again),
         'violations': {
-            'count': len(violations),
-            'first': [entry._asdict() for entry in violations[:20]],
+            'count': len(result.violations),
+            'first': [entry._asdict() for entry in result.violations[:20]],
         },
         'recording': {'of': who_recorded(log), **summarise(log)},
-        'times_real_time': round(float(times), 1),
+        'times_real_time': round(float(log.time_s[-1] / elapsed_s), 1),
     }
     return replace(result, facts=_finite(facts))
 
 
-def _has_condition(log: TickLog, gains: Sequence[str]) -> bool:
-    """Return whether ~/shield tells the condition on these gains."""
+def _require_gains(bag: Path, log: TickLog, gains: Sequence[str]) -> None:
+    """Refuse a log that has other gains, or lacks the condition on one of them."""
     normals = [name for name in log.shield if name.startswith('normal.')]
-    return normals == [f'normal.{name}' for name in gains] and 'constant' in log.shield
+    has_condition = normals == [f'normal.{name}' for name in gains] and 'constant' in log.shield
+    if log.gain_names != tuple(gains) or not has_condition:
+        raise BagError(
+            f'{bag}: has the gains {shown(log.gain_names)}, expected {shown(gains)}, '
+            'and normal.NAME of each in ~/shield; give the controller that was recorded with '
+            '--controller-file.'
+        )
 
 
-def verdict(result: Answer) -> str:
+def verdict(result: ReplayResult) -> str:
     """Return the result in a few words; what is missing comes first."""
     again, num_wrong = result.again, len(result.sent.violations)
     if again.is_open_loop:
@@ -199,14 +192,14 @@ def verdict(result: Answer) -> str:
     return f'partial, {found}' if result.problems else found
 
 
-def run_replay(question: Question, folder: Path | None) -> int:
-    """Answer, write replay.json and replay.html, print a table, and return the exit code."""
-    # It needs matplotlib, which who only asks does not.
+def run_replay(request: ReplayRequest, folder: Path | None) -> int:
+    """ReplayResult, write replay.json and replay.html, print a table, and return the exit code."""
+    # It needs matplotlib, which `replay_bag` does not.
     from metactl_ros.replay.page import write_page
 
-    result = answer(question)
-    name = question.bag.resolve().name
-    folder = folder or Path('runs/replay') / name.removesuffix(question.bag.suffix)
+    result = replay_bag(request)
+    name = request.bag.resolve().name
+    folder = folder or Path('runs/replay') / name.removesuffix(request.bag.suffix)
     write_json(folder / 'replay.json', result.facts)
     title = legible(f'{name}: {result.facts["verdict"]}')
     rows = [(legible(what), legible(value)) for what, value in summary(result)]
@@ -232,44 +225,51 @@ def run_replay(question: Question, folder: Path | None) -> int:
     return result.exit_code
 
 
-def _choose(question: Question, log: TickLog, arm: Arm) -> _Chosen:
+def _choose(request: ReplayRequest, log: TickLog, arm: Arm) -> _Chosen:
     """Return the controller that is asked for, or else the recorded one."""
-    robot = load_file(ControllerSettings, question.controller_file, 'controller.yaml')
-    recorded, told = log.facts.get('controller'), _told(question, log, robot)
-    own = robot if told is None else told.applied_to(robot)
-    name = question.controller or (recorded if question.bundle is None else 'policy')
+    robot = load_file(ControllerSettings, request.controller_file, 'controller.yaml')
+    recorded_name = log.facts.get('controller')
+    recorded = _recorded_controller(request, log, robot)
+    own = robot if recorded is None else recorded.applied_to(robot)
+    name = request.controller or (recorded_name if request.bundle is None else 'policy')
     if name is None:
         raise BagError(
-            f'{question.bag}: does not say which controller it is of; name it with --bundle or '
+            f'{request.bag}: does not say which controller it is of; name it with --bundle or '
             '--controller.'
         )
     if name == 'policy':
-        return _choose_policy(question, log, arm, robot, own)
+        return _choose_policy(request, log, arm, robot, own)
     if name not in CLASSICAL:
         raise BagError(
-            f'{question.bag}: is of the controller {shown(name)}, expected policy or one of '
+            f'{request.bag}: is of the controller {shown(name)}, expected policy or one of '
             f'{", ".join(CLASSICAL)}; replay it with the version that recorded it.'
         )
-    if told is not None and name == recorded and question.classical_file is None:  # a rival
-        return _Chosen(name, constant_policy(np.array(told.action)), own, own, False)
+    if recorded is not None and name == recorded_name and request.classical_file is None:
+        return _Chosen(name, constant_policy(np.array(recorded.action)), own, own, False)
     payload_kg = float(log.shield['payload_estimate_kg'][0])
-    controller, policy = load_classical(name, robot, question.classical_file, payload_kg)
-    if recorded is None:
+    controller, policy = load_classical(name, robot, request.classical_file, payload_kg)
+    if recorded_name is None:
         return _Chosen(name, policy, controller, controller, False)
-    says = None if policy is None else tell(controller, policy(np.zeros((1, 1))))
-    is_other = (recorded, log.facts.get(TOLD)) != (name, says)
+    settings = None
+    if policy is not None:
+        settings = RecordedController.of(controller, policy(np.zeros((1, 1)))).to_json()
+    is_other = (recorded_name, log.facts.get(SETTINGS)) != (name, settings)
     return _Chosen(name, policy, controller, own, is_other)
 
 
 def _choose_policy(
-    question: Question, log: TickLog, arm: Arm, robot: ControllerSettings, own: ControllerSettings
+    request: ReplayRequest,
+    log: TickLog,
+    arm: Arm,
+    robot: ControllerSettings,
+    own: ControllerSettings,
 ) -> _Chosen:
     recorded, sha256 = log.facts.get('controller'), log.facts.get(SHA)
-    path = question.bundle or shipped_policy()
+    path = request.bundle or shipped_policy()
     bundle = load_learned(path, arm, robot)
-    if question.bundle is None and bundle.sha256 != sha256:
+    if request.bundle is None and bundle.sha256 != sha256:
         raise BagError(
-            f'{question.bag}: was recorded with {log.facts.get("bundle")}, sha256 {sha256}; '
+            f'{request.bag}: was recorded with {log.facts.get("bundle")}, sha256 {sha256}; '
             f'{path.name} has {bundle.sha256}. Give the recorded one with --bundle.'
         )
     is_other = recorded is not None and bundle.sha256 != sha256
@@ -279,25 +279,28 @@ def _choose_policy(
     )
 
 
-def _told(question: Question, log: TickLog, robot: ControllerSettings) -> ToldSettings | None:
+def _recorded_controller(
+    request: ReplayRequest, log: TickLog, robot: ControllerSettings
+) -> RecordedController | None:
     """Return what the bag says of its controller; None if that has the robot's settings.
 
     The gain box is not the bag's to choose: it must be one that this robot uses.
     """
-    recorded, told = log.facts.get('controller'), None
-    if TOLD in log.facts and recorded != 'ct':
-        told = hear(log.facts[TOLD], f'{question.bag}: ~/bundle: {TOLD}')
-    if recorded in RIVALS and (told is None or told.action is None):
+    name, recorded = log.facts.get('controller'), None
+    if SETTINGS in log.facts and name != 'ct':
+        where = f'{request.bag}: ~/bundle: {SETTINGS}'
+        recorded = RecordedController.from_json(log.facts[SETTINGS], where)
+    if name in BASELINES and (recorded is None or recorded.action is None):
         raise BagError(
-            f'{question.bag}: is of {recorded}, but ~/bundle does not say with which gains; '
+            f'{request.bag}: is of {name}, but ~/bundle does not say with which gains; '
             'record again.'
         )
-    if told is not None and told.gain_box not in gain_boxes(robot):
+    if recorded is not None and recorded.gain_box not in gain_boxes(robot):
         raise BagError(
-            f'{question.bag}: its gain box, {shown(told.gain_box)}, is none of this robot; give '
-            'the controller.yaml that was recorded with --controller-file.'
+            f'{request.bag}: its gain box, {shown(recorded.gain_box)}, is none of this robot; '
+            'give the controller.yaml that was recorded with --controller-file.'
         )
-    return told
+    return recorded
 
 
 def _comparison(log: TickLog, again: Reproduction) -> dict[str, Any]:

@@ -1,18 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The node that controls: it hears joint states and publishes, and answers nobody but its front.
+"""The node that controls: it receives joint states, publishes, and answers only its front.
 
-Joint states have a thread of their own (`state_receiver.py`), control has one, and so have the
-front's requests; all leave things for the control thread to pick up. It has no service, so that
-nobody on the network can make it work: what rclpy makes of a large request stops every thread.
+Joint states have a thread of their own (`subscriptions.py`), control has one, and so have the
+front's requests; all leave things for the control thread to pick up. It has no service, so that no
+request of the network can slow it: what rclpy makes of a large one stops every thread.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 import json
 from pathlib import Path
 import time
-from types import SimpleNamespace
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
@@ -23,33 +22,27 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, String
 
-from metactl_ros.bag.recorded_controller import tell, TOLD
+from metactl_ros.bag.recorded_controller import RecordedController, SETTINGS
 from metactl_ros.baselines import load_classical, load_learned
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.motion.limits import motion_limits
 from metactl_ros.ros import parameters
-from metactl_ros.ros.command_sender import CommandSender
 from metactl_ros.ros.diagnostics import idle_report, report, status
-from metactl_ros.ros.front_process import FrontProcess
-from metactl_ros.ros.quality_of_service import KEPT, RELIABLE, SENSOR, TELEMETRY
-from metactl_ros.ros.state_receiver import StateReceiver
-from metactl_ros.ros.subscriptions import subscribe, take
+from metactl_ros.ros.front_node import FrontProcess
+from metactl_ros.ros.messages import CommandSender, LATCHED, RELIABLE, SENSOR, TELEMETRY, Telemetry
+from metactl_ros.ros.subscriptions import StateReceiver, subscribe, take
 from metactl_ros.ros.supervisor import Supervisor
-from metactl_ros.ros.telemetry import Telemetry
 from metactl_ros.runtime.control_thread import (
     Command,
     ControlThread,
-    PATIENCE_NS,
-    Timing,
 )
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.inbox import Inbox
+from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
 from metactl_ros.runtime.operator_desk import Answer, OperatorDesk
 from metactl_ros.runtime.process_link import Answerer, Fields
-from metactl_ros.runtime.reference_source import source_of, TrajectorySource
-from metactl_ros.runtime.state_intake import StateIntake
-from metactl_ros.runtime.trajectory_intake import take_in
+from metactl_ros.runtime.reference_source import source_of
+from metactl_ros.runtime.state_intake import Inbox, StateIntake
 from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, period_ns_of, Policy
 
@@ -142,7 +135,7 @@ class ControlNode(Node):
             self._front_code = code
 
     def _answer(self, what: str, fields: Fields, data: bytes) -> Fields:
-        """Do what the front asks for, and return what became of it; errors are told by it."""
+        """Do what the front asks for, and return what became of it; the front logs errors."""
         if what in ('enable', 'reset_fault', 'clear_context'):
             answer: Answer = getattr(self._desk, what)(**fields)
             return answer._asdict()
@@ -159,7 +152,7 @@ class ControlNode(Node):
         self._give_back()  # of a configuration that failed half-way
         self.last_error = ''
         arm = load_arm(_path(values['arm_file']))
-        values = parameters.read(_Told(values), len(arm.joint_names))
+        parameters.require_sound(values, len(arm.joint_names))
         controller = load_file(
             ControllerSettings, _path(values['controller_file']), 'controller.yaml'
         )
@@ -187,22 +180,24 @@ class ControlNode(Node):
     def _choose(
         self, values: dict[str, Any], arm: Arm, robot: ControllerSettings
     ) -> tuple[Policy | None, ControllerSettings]:
-        """Return the policy and its settings, and remember what to tell of them."""
+        """Return the policy and its settings, and remember what is published of them."""
         name, file = values['controller'], _path(values['classical_file'])
         self._facts: dict[str, object] = {'controller': name}
-        self._told: dict[str, str] = {}
+        self._recorded: dict[str, str] = {}
         if name == 'policy':
             path = policy_file(values['policy']) if values['policy'] else shipped_policy()
             bundle = load_learned(path, arm, robot, sha256=values['policy_sha256'])
             self._facts |= {'bundle': path.name, 'bundle sha256': bundle.sha256}
             if bundle.controller.estimator is not None:
-                self._told[TOLD] = tell(bundle.controller, None)
+                recorded = RecordedController.of(bundle.controller, None)
+                self._recorded[SETTINGS] = recorded.to_json()
             return bundle.policy, bundle.controller
         controller, policy = load_classical(name, robot, file, float(values['payload_kg']))
         if policy is not None:
             self._facts |= {} if file is None else {'classical file': file.name}
             anything = np.zeros((1, 1))  # it proposes the same whatever it sees
-            self._told[TOLD] = tell(controller, policy(anything))
+            recorded = RecordedController.of(controller, policy(anything))
+            self._recorded[SETTINGS] = recorded.to_json()
         return policy, controller
 
     def _connect(self, controller: ControllerSettings) -> None:
@@ -212,9 +207,9 @@ class ControlNode(Node):
             for name, _ in controller.gain_box.named_ends()
             for joint in self._joints
         ]
-        self._bundle = self._publisher(String, '~/bundle', KEPT)
+        self._bundle = self._publisher(String, '~/bundle', LATCHED)
         # What a bag needs to be understood.
-        facts = {**self._facts, **self._told, 'parameters': self._values}
+        facts = {**self._facts, **self._recorded, 'parameters': self._values}
         self._bundle.publish(String(data=json.dumps(facts, default=list)))
         clock = None if self._uses_sim_time else self._wall_ns
         self._sender = CommandSender(self._joints, clock, self.get_logger().error)
@@ -248,7 +243,12 @@ class ControlNode(Node):
         self._take_over()
         inbox = Inbox()
         thread = ControlThread(
-            self._controller, inbox, timing, self._arm.limits, self._sender.send, self._tell
+            self._controller,
+            inbox,
+            timing,
+            self._arm.limits,
+            self._sender.send,
+            self._publish_tick,
         )
         self._intake = StateIntake(
             self._arm, timing, self._supervisor.watch, inbox, thread, self._complain
@@ -257,7 +257,7 @@ class ControlNode(Node):
         self._receiver = StateReceiver(self._states, self.context, self._intake.receive, below)
         self._supervisor.begin(thread, self._joints, commands=not values['shadow'])
         self._thread = thread
-        if not self._is_ending:  # from here on whoever ends sees the thread, and stops it
+        if not self._is_ending:  # from here on the end of the node stops the thread
             thread.start()
             self._receiver.start()
         self._lifecycle = 'active'
@@ -272,7 +272,7 @@ class ControlNode(Node):
             self._sender.stamped, self._sender.forward = (
                 self._publisher(kind, topic, RELIABLE) for kind, topic in COMMANDS
             )
-            self._sender.stop_request = self._publisher(Bool, 'stop_request', KEPT)
+            self._sender.stop_request = self._publisher(Bool, 'stop_request', LATCHED)
 
     def _deactivate(self, lifecycle: str) -> None:
         """Stop the control thread: the torque fades, the last command is zero."""
@@ -306,23 +306,21 @@ class ControlNode(Node):
     def _wall_ns(self) -> int:
         return int(self.get_clock().now().nanoseconds)
 
-    def _tell(self, command: Command) -> None:
-        """Publish what the last command was made from."""
+    def _publish_tick(self, command: Command) -> None:
+        """Publish what a command was made from."""
         if command.tick is not None:
             self._supervisor.modes.note(
                 command.tick, time.monotonic_ns(), is_enabled=self._requests.is_enabled
             )
             self._telemetry.publish(
-                self._sender.stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
+                command.stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
             )
 
     def _set_payload(self, payload_kg: float) -> None:
         self._requests.payload_kg = payload_kg
 
     def _follow(self, data: bytes, ros_now_ns: int) -> None:
-        """Follow a trajectory, if the arm follows at all."""
-        assert isinstance(self._reference, TrajectorySource)
-        take_in(self._reference, data, self._controller.last, ros_now_ns)
+        self._controller.follow(data, ros_now_ns)
 
     def _complain(self, text: str) -> None:
         """Say what is wrong with a message, at most once a second."""
@@ -343,17 +341,6 @@ class ControlNode(Node):
         level = DiagnosticStatus.OK if latency.is_good else DiagnosticStatus.WARN
         array.status.append(status(f'{name}: state latency', level, latency.text, latency.values))
         self._diagnostics.publish(array)
-
-
-class _Told:
-    """Values in the guise of a node that has them as parameters."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def get_parameter(self, name: str) -> SimpleNamespace:
-        """Return a parameter."""
-        return SimpleNamespace(value=self._values[name])
 
 
 def _path(text: str) -> Path | None:

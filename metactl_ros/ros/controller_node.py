@@ -10,7 +10,7 @@ activate starts the control thread, which waits for a first joint state and then
 deadlines of the steady clock; deactivate, shutdown, SIGTERM, SIGINT and any error end it with the
 fading torque of a blind arm and a last command of zero. This is not a safety-rated function.
 
-It is two processes. The one that is started controls (`control_node.py`): it hears joint states
+It is two processes. The one that is started controls (`control_node.py`): it receives joint states
 and publishes, as NAME_loop. It starts the other, its front (`front_node.py`), which is the
 lifecycle node NAME that the network can ask. If the first dies, the front ends; if the front dies,
 the first ends as on a signal, with exit code 1.
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import sys
 
 from metactl_ros.ros.control_node import ControlNode
-from metactl_ros.ros.front_process import FrontProcess
+from metactl_ros.ros.front_node import FrontProcess
 from metactl_ros.ros.spin import run_node
 
 

@@ -7,13 +7,13 @@ import time
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-import numpy as np
 
 from metactl_ros.control.modes import Mode
+from metactl_ros.metrics import percentiles
 from metactl_ros.runtime.control_thread import ControlThread
 from metactl_ros.runtime.controller import LiveController, Tick
 from metactl_ros.runtime.deadlines import BINS_MS
-from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.runtime.mode_report import ModeLog, recent_lines, text_of
 from metactl_ros.runtime.sources import names_of, SourceWatch
 from metactl_ros.signals import seconds
@@ -158,10 +158,8 @@ def idle_report(node_name: str, stamp_ns: int, state: str, error: str) -> Any:
 
 def quantiles_ms(name: str, durations_ns: Any) -> dict[str, object]:
     """Return p50, p99 and the largest of some durations, ms; nothing of none."""
-    if not len(durations_ns):
-        return {}
-    p50, p99, most = np.quantile(durations_ns, [0.5, 0.99, 1.0]) / 1e6
-    return {f'{name} p50 ms': p50, f'{name} p99 ms': p99, f'{name} max ms': most}
+    found = percentiles(durations_ns) or {}
+    return {f'{name} {which} ms': value / 1e6 for which, value in found.items()}
 
 
 def _text(value: object) -> str:

@@ -2,15 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The front of the controller: a lifecycle node with its parameters, services and trajectories.
 
-What it is asked for it asks the process that controls for, over a link, and answers with what
-became of it. It is a process of its own (`front_process.py`) and ends when the link is closed.
+It passes each request over a link to the process that controls, and answers with what became of
+it. rclpy makes Python objects of a request while no other Python thread of the process can run:
+one of a million names takes a second, whatever the priority of the control thread. So this node
+lives in a process that controls nothing, and ends when the link is closed.
+
+It is forked before ROS is initialised and before any thread of Python: all that was imported is
+there already, so that the controller starts as fast as if it were one process.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 import functools
+import multiprocessing
 import os
 import signal
+import socket
+import sys
 import time
 from typing import Any
 
@@ -22,12 +30,11 @@ from trajectory_msgs.msg import JointTrajectory
 
 from metactl_ros.errors import MetactlError
 from metactl_ros.ros import parameters
-from metactl_ros.ros.quality_of_service import RELIABLE
+from metactl_ros.ros.messages import RELIABLE
 from metactl_ros.ros.spin import run_node
-from metactl_ros.runtime.allowance import Allowance
-from metactl_ros.runtime.joint_messages import MessageError
-from metactl_ros.runtime.process_link import Asker, Fields, Link, LinkError, Packet
-from metactl_ros.runtime.trajectory_message import unpack
+from metactl_ros.runtime.joint_samples import MessageError
+from metactl_ros.runtime.process_link import Allowance, Asker, Fields, Link, LinkError, Packet
+from metactl_ros.runtime.trajectory import unpack
 
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 TOPICS = (
@@ -44,11 +51,11 @@ TOPICS = (
     '~/bundle',
     '/diagnostics',
 )
-"""What the process that controls hears and publishes; remappings are the front's to know."""
+"""What the process that controls receives and publishes; the front knows the remappings."""
 LOAD_WITHIN_S, CHANGE_WITHIN_S, ANSWER_WITHIN_S = 120.0, 10.0, 2.0
 """How long the process that controls may take: to configure, to change its state, to answer."""
 MOST_TEXT = 8192
-"""Characters of an error that are told; of a longer one the last."""
+"""Characters of an error that are passed on; of a longer one the last."""
 POINTS_PER_S, POINTS_AT_ONCE, POINTS_FOR_EACH = 10_000, 4_000, 20
 """Of trajectories that are passed on: a short one 100 times a second, the longest 5 times."""
 PAYLOADS_PER_S = 100
@@ -93,7 +100,7 @@ class ControllerNode(LifecycleNode):
     def say_error(self, text: str) -> None:
         """Put an error into the log and into the diagnostics."""
         self.get_logger().error(text)
-        with suppress(LinkError):  # whoever would publish it is gone
+        with suppress(LinkError):  # the process that would publish it is gone
             self._ask('note_error', text=text[-MOST_TEXT:])
 
     def start(self) -> bool:
@@ -116,11 +123,14 @@ class ControllerNode(LifecycleNode):
         values = {name: self.get_parameter(name).value for name in parameters.CONTROLLER}
         uses_sim_time = self.get_parameter('use_sim_time').value
         self._ask('configure', LOAD_WITHIN_S, values=values, uses_sim_time=uses_sim_time)
-        heard = [self.create_subscription(Float64, '~/payload', self._on_payload, RELIABLE)]
+        wanted: list[tuple[Any, str, Callable[..., None], bool]]
+        wanted = [(Float64, '~/payload', self._on_payload, False)]
         if values['reference'] == 'trajectory':
-            trajectory = (JointTrajectory, '~/joint_trajectory', self._on_trajectory, RELIABLE)
-            heard.append(self.create_subscription(*trajectory, raw=True))  # read after its size
-        self._owned += [(self.destroy_subscription, one) for one in heard]
+            # As bytes: it is read only after its size.
+            wanted.append((JointTrajectory, '~/joint_trajectory', self._on_trajectory, True))
+        for kind, topic, callback, is_raw in wanted:
+            made = self.create_subscription(kind, topic, callback, RELIABLE, raw=is_raw)
+            self._owned.append((self.destroy_subscription, made))
         for kind, name, answer in (
             (SetBool, '~/enable', self._on_enable),
             (Trigger, '~/reset_fault', self._on_reset_fault),
@@ -229,3 +239,52 @@ class ControllerNode(LifecycleNode):
 def run_front(link: Link, arguments: Sequence[str] | None) -> int:
     """Run the front until its link is closed; return the exit code."""
     return run_node(lambda: ControllerNode(link), arguments)
+
+
+END_WITHIN_S = 1.0
+"""How long it may take to end."""
+
+
+class FrontError(MetactlError, RuntimeError):
+    """The front did not come up."""
+
+
+class FrontProcess:
+    """The front, and the link to it."""
+
+    def __init__(self, arguments: Sequence[str] | None) -> None:
+        """Start it with the arguments of a node; None: those of this process."""
+        here, there = socket.socketpair()
+
+        def run() -> None:
+            here.close()  # or it would keep the link of its parent open
+            sys.exit(run_front(Link(there), arguments))
+
+        self._process = multiprocessing.get_context('fork').Process(target=run, name='front')
+        self._process.start()
+        there.close()
+        self.link = Link(here)
+
+    def hello(self) -> Fields:
+        """Wait for its first words: name and namespace, and what its topics are called.
+
+        Raises:
+            FrontError: If it ended instead; it has logged why.
+        """
+        packet = self.link.receive()
+        if packet is None:
+            raise FrontError(f'controller: its front ended with code {self.wait()}.')
+        return packet.fields
+
+    def wait(self) -> int | None:
+        """Return the exit code of a front whose link is closed."""
+        self._process.join(END_WITHIN_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        return self._process.exitcode
+
+    def end(self) -> None:
+        """Close the link, and wait until the front has ended."""
+        self.link.close()
+        self.wait()

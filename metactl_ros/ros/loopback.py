@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps ROS on this machine: the environment of a node that no network can reach.
 
-Fast DDS as pip installs it has no DDS-Security, so whoever reaches a socket of a node may drive
-the arm. What was measured of the ways to close it (rmw_fastrtps_cpp 8.4.3, Fast DDS 2.14.5):
+Fast DDS as pip installs it has no DDS-Security, so any program that reaches a socket of a node may
+drive the arm. What was measured of the ways to close it (rmw_fastrtps_cpp 8.4.3, Fast DDS 2.14.5):
 
     config/loopback.xml, as set up here          sockets on 127.0.0.1 only
     ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST      sockets on 0.0.0.0
@@ -25,7 +25,7 @@ def loopback_environment(domain_id: int | None) -> dict[str, str]:
     """Return the variables to start a node with, to be laid over `os.environ`.
 
     Args:
-        domain_id: Nodes of different domains do not hear each other, 0 to 101; None keeps what the
+        domain_id: Nodes of different domains do not see each other, 0 to 101; None keeps what the
             environment says.
 
     Raises:

@@ -11,9 +11,10 @@ import numpy as np
 
 from metactl_ros.baselines import CLASSICAL
 from metactl_ros.errors import ConfigError
+from metactl_ros.options import ControllerOptions, options_of, PlantOptions
 from metactl_ros.plants import PlantName
 from metactl_ros.settings import policy_file, require_file, share_directory
-from metactl_ros.sim.faults import KINDS, TAU_Z_RANGE_S
+from metactl_ros.sim.faults import KINDS
 from metactl_ros.strict_yaml import read_yaml
 
 SHA256 = re.compile('([0-9a-fA-F]{64})?')
@@ -31,48 +32,43 @@ class Meaning(NamedTuple):
     """None: it is in the file of the node."""
 
 
+def meanings_of(options: type, *names: str) -> dict[str, Meaning]:
+    """Return the options of a dataclass, or some of them, as parameters of a node."""
+    return {
+        name: Meaning(
+            # Others have a default of their own in the file of the node.
+            f'{one.help}; empty: {one.default_help}'
+            if one.default_help and getattr(options, name) == '' and not one.choices
+            else one.help,
+            one.bounds,
+            one.is_fixed,
+        )
+        for name, one in options_of(options).items()
+        if not names or name in names
+    }
+
+
 CONTROLLER = {
-    'controller': Meaning(f'policy: the bundle; classical: {", ".join(CLASSICAL)}'),
-    'policy': Meaning(
-        'a policy bundle: its path, or the NAME of a shipped one; empty: robust_tau2'
-    ),
-    'policy_sha256': Meaning(
-        'refuse any bundle but the one with this SHA-256, as metactl inspect tells it; empty: none'
-    ),
-    'classical_file': Meaning('rivals, as in config/classical; empty: nominal.yaml there'),
-    'arm_file': Meaning('arm.yaml: joints, masses, limits; empty: the shipped one'),
-    'controller_file': Meaning('controller.yaml: law, gains, shield; empty: the shipped one'),
-    'joint_prefix': Meaning('put before the joint names of arm.yaml, as in left_joint1'),
-    'autostart': Meaning('configure and activate by itself; false: wait for its lifecycle'),
-    'shadow': Meaning('publish all but the commands; estimates then assume these were sent'),
-    'reference': Meaning(
-        'trajectory: hold, and follow ~/joint_trajectory; sinusoid: built in, moves at once'
-    ),
+    **meanings_of(ControllerOptions),
     'sinusoid.amplitude_rad': Meaning('rad, one per joint'),
     'sinusoid.omega_radps': Meaning('rad/s, one per joint'),
     'sinusoid.phase_rad': Meaning('rad, one per joint'),
-    'payload_kg': Meaning(
-        'payload estimate until ~/payload says otherwise, kg', (0.0, 100.0), is_fixed=False
-    ),
     'state_timeout_s': Meaning('a joint state older than this is stale: BLIND', (0.005, 10.0)),
-    'inference_budget_s': Meaning('a slower policy is not heard: FALLBACK', (1e-4, 1.0)),
+    'inference_budget_s': Meaning('a slower policy is late: FALLBACK', (1e-4, 1.0)),
     'state_lead_s': Meaning('how long before a tick its joint state should come', (0.0, 0.005)),
     'realtime_priority': Meaning(
         'SCHED_FIFO priority, and no core sleeps, where permitted; 0: neither', (0, 99)
     ),
 }
 PLANT = {
-    'arm_file': Meaning('arm.yaml; empty: the shipped one'),
+    **meanings_of(ControllerOptions, 'arm_file'),
+    **meanings_of(PlantOptions, 'tau_z_s', 'seed', 'lockstep', 'faults'),
     'plant_file': Meaning('plant.yaml: friction, task, sensing; empty: the shipped one'),
     'plant': Meaning(f'simulator, one of {", ".join(get_args(PlantName))}'),
-    'seed': Meaning('of the episode, as in python -m training.evaluate', (0, 2**31 - 1)),
     'num_rollouts': Meaning('episodes drawn from the seed', (1, 10_000)),
     'rollout': Meaning('which of them is run, from 0', (0, 9_999)),
     'payload_kg': Meaning('point mass at the tip, kg', (0.0, 10.0), is_fixed=False),
-    'tau_z_s': Meaning('memory horizon of the friction, s', TAU_Z_RANGE_S, is_fixed=False),
-    'lockstep': Meaning('one step per command instead of real time'),
     'command_timeout_s': Meaning('without a command for longer, brake', (0.001, 10.0)),
-    'faults': Meaning('YAML file of faults, or its name in config/faults; empty: none'),
     'faults_start_s': Meaning('where on their timeline this process begins, s', (0.0, 1e6)),
     'realtime_priority': Meaning('SCHED_FIFO priority where permitted; 0: none', (0, 99)),
 }
@@ -101,6 +97,8 @@ def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
     from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
     from rclpy.exceptions import ParameterException
 
+    from metactl_ros.ros.subscriptions import parameter_overrides
+
     defaults = defaults_of(file)
     for name, (description, bounds, is_fixed, default) in meanings.items():
         about = ParameterDescriptor(description=description, read_only=is_fixed)
@@ -113,14 +111,14 @@ def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
             node.declare_parameter(name, defaults[name] if default is None else default, about)
         except ParameterException as error:
             raise ConfigError(f'parameter {name}: {error}') from None
-    for name in set(node._parameter_overrides) - set(meanings):  # there is no public list
+    for name in parameter_overrides(node) - set(meanings):
         near = difflib.get_close_matches(name, meanings, n=1, cutoff=0.8)
         if near:
             raise ConfigError(f'parameter {name}: unknown; did you mean {near[0]!r}?')
 
 
 def require_files(node: Any) -> None:
-    """Refuse the name of a file that does not exist, before anybody relies on it.
+    """Refuse the name of a file that does not exist, before anything relies on it.
 
     Raises:
         ConfigError: With the name of the parameter.
@@ -134,9 +132,12 @@ def require_files(node: Any) -> None:
         policy_file(policy)
 
 
-def read(node: Any, num_joints: int) -> dict[str, Any]:
-    """Return the values of the controller's parameters; refuse what a range cannot express."""
-    values = {name: node.get_parameter(name).value for name in CONTROLLER}
+def require_sound(values: Mapping[str, Any], num_joints: int) -> None:
+    """Refuse values of the controller's parameters, by name, that no range can express.
+
+    Raises:
+        ConfigError: With the name of the parameter.
+    """
     for name, choices in (
         ('controller', ('policy', *CLASSICAL)),
         ('reference', ('sinusoid', 'trajectory')),
@@ -156,7 +157,6 @@ def read(node: Any, num_joints: int) -> dict[str, Any]:
                 f'{name}: expected {num_joints} finite numbers, one per joint, '
                 f'found {list(value)}.'
             )
-    return values
 
 
 def _flat(values: Mapping[str, Any], prefix: str = '') -> list[tuple[str, Any]]:

@@ -39,12 +39,11 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.plants import PlantName
 from metactl_ros.ros import parameters
 from metactl_ros.ros.diagnostics import status
-from metactl_ros.ros.quality_of_service import KEPT, RELIABLE, TELEMETRY
+from metactl_ros.ros.messages import joint_state, LATCHED, RELIABLE, TELEMETRY
 from metactl_ros.ros.simulated_robot import FreeRunningRobot, LockstepRobot, Reading
 from metactl_ros.ros.spin import run_node
-from metactl_ros.ros.telemetry import joint_state
 from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
-from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.settings import faults_file, load_faults, load_settings
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
@@ -90,11 +89,11 @@ class PlantNode(Node):
         self._faults: tuple[Fault, ...] | None = None  # on, as said last
         self._states = self.create_publisher(JointState, 'joint_states', STATES)
         self._truths = self.create_publisher(JointState, '~/truth', STATES)
-        self._brakings = self.create_publisher(Bool, '~/braking', KEPT)
+        self._brakings = self.create_publisher(Bool, '~/braking', LATCHED)
         self._fault_reports = self.create_publisher(JointState, '~/faults', TELEMETRY)
         self._reports = self.create_publisher(DiagnosticArray, '/diagnostics', RELIABLE)
         self.create_subscription(JointState, 'joint_commands', self._on_command, RELIABLE)
-        self.create_subscription(Bool, 'stop_request', self._on_stop_request, KEPT)
+        self.create_subscription(Bool, 'stop_request', self._on_stop_request, LATCHED)
         self.create_service(Trigger, '~/reset', self._on_reset)
         for kind in KINDS:
             self.create_service(SetBool, f'~/fault/{kind}', partial(self._on_switch, kind))
@@ -146,7 +145,7 @@ class PlantNode(Node):
         return faults
 
     def _run(self, robot: FreeRunningRobot) -> None:
-        """Step in real time until told to end; whatever goes wrong ends the process."""
+        """Step in real time until the end; whatever goes wrong ends the process."""
         try:
             self._is_realtime = become_realtime(self._value('realtime_priority'))
             while not self._is_ending:
@@ -167,11 +166,12 @@ class PlantNode(Node):
             set_stamp(clock.clock, stamp_ns)
             self._clocks.publish(clock)
         faults = self._suffer(reading)
-        told = self._line.apply(
+        measured = self._line.apply(
             StateMessage(stamp_ns, names, reading.measured, reading.effort_nm), faults
         )
         truth = StateMessage(stamp_ns, names, reading.truth, reading.memory_nm)
-        for publisher, said in (*((self._states, each) for each in told), (self._truths, truth)):
+        sent = [*((self._states, one) for one in measured), (self._truths, truth)]
+        for publisher, said in sent:
             state = said.state
             fields = {
                 'position': state.q_rad,
@@ -184,7 +184,7 @@ class PlantNode(Node):
             self._brakings.publish(Bool(data=reading.is_braking))
 
     def _suffer(self, reading: Reading) -> tuple[Fault, ...]:
-        """Return the faults that are on, after they were told and put upon the plant."""
+        """Return the faults that are on, after they were published and applied to the plant."""
         with self._lock:
             faults, was_on = self._schedule.active(reading.driven_ns), bool(self._faults)
             if faults or was_on:

@@ -42,7 +42,7 @@ from metactl_ros.bag.writer import (
     Recording,
 )
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.ros.answering import answer_always
+from metactl_ros.ros.spin import answer_always
 from metactl_ros.ros.subscriptions import subscribe, take
 
 DEPTH = 1000
@@ -54,7 +54,7 @@ EVENTS_S = 0.05
 DRAIN_S = 1.0
 """How long at most messages are still fetched after a signal."""
 TELL_S = 0.5
-"""How often a terminal is told how far the recording is."""
+"""How often a terminal shows how far the recording is."""
 
 
 def main(args: list[str] | None = None, duration_s: float = math.inf) -> int:
@@ -148,14 +148,14 @@ def record(node: Any, signals: list[int], duration_s: float = math.inf) -> int:
             quiet_s = time.monotonic() + EVENTS_S
         time.sleep(POLL_S)
     recording.close()
-    return tell_end(node, folder, [topic.name for topic in topics], recording)
+    return report_end(node, folder, [topic.name for topic in topics], recording)
 
 
-def tell_end(node: Any, folder: Path, names: Sequence[str], recording: Recording) -> int:
+def report_end(node: Any, folder: Path, names: Sequence[str], recording: Recording) -> int:
     """Say what was recorded, or why nothing was; return the exit code."""
     counts = recording.counts
-    told = ', '.join(f'{name} {counts[name]}' for name in names)
-    sys.stderr.write(f'recorded to {folder}: {told}\n')
+    summary = ', '.join(f'{name} {counts[name]}' for name in names)
+    sys.stderr.write(f'recorded to {folder}: {summary}\n')
     if recording.failure is not None:
         node.get_logger().error(str(recording.failure))
         return 1
@@ -164,7 +164,7 @@ def tell_end(node: Any, folder: Path, names: Sequence[str], recording: Recording
         return 0
     left = f'the bag holds {sum(counts.values())} messages of others'
     if not any(counts.values()):
-        with suppress(OSError):  # somebody else put something there
+        with suppress(OSError):  # another program put something there
             for path in (folder / f'{folder.name}_0.mcap', folder / 'metadata.yaml'):
                 path.unlink(missing_ok=True)
             folder.rmdir()

@@ -9,7 +9,7 @@ that the brake holds the arm whenever commands stay away.
 
 The lockstep robot stands still until the command arrives that answers its last reading.
 
-Both limit the rate of what they are told, as a drive does: the effort moves from that of the
+Both limit the rate of commands, as a drive does: the effort moves from that of the
 period before towards the command by at most `limits.effort_rate_nmps`. The first command of an
 episode is where it begins. And both brake from a stop request until it is taken back and a command
 has come after that.
@@ -22,7 +22,7 @@ import numpy as np
 
 from metactl_ros.dynamics.two_link import Arm, gravity_torque, inertia_matrix, lump, NUM_JOINTS
 from metactl_ros.plants import make_plant, PlantName
-from metactl_ros.runtime.joint_messages import MessageError, read_effort
+from metactl_ros.runtime.joint_samples import MessageError, read_effort
 from metactl_ros.settings import Settings
 from metactl_ros.signals import ArmState, Array, clamp, period_ns_of, seconds, split
 from metactl_ros.sim.faults import Burden
@@ -37,7 +37,7 @@ RATE_SLACK_NM = 1e-9
 
 
 class Reading(NamedTuple):
-    """What there is to tell about the robot at one instant; arrays have shape (n,)."""
+    """All that is known of the robot at one instant; arrays have shape (n,)."""
 
     stamp_ns: int
     """Simulated time; grows by one period from reading to reading, also across restarts."""
@@ -204,7 +204,7 @@ class FreeRunningRobot(SimulatedRobot):
 
 
 class LockstepRobot(SimulatedRobot):
-    """A robot that takes one step per answer to its last reading; it brakes only if told to."""
+    """A robot that takes one step per answer to its last reading; it brakes only on request."""
 
     def answer(self, message: Any) -> bool:
         """Take a step if the command is valid and bears the stamp of the reading; say whether."""

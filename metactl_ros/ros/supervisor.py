@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Looks after control, twenty times a second: who else publishes, and what is to be told.
+"""Watches over control, twenty times a second: who else publishes, and what is to be logged.
 
 It has a thread of its own, as light as can be and without priority: logging, and asking the
 middleware who publishes, take time that the control thread does not have. What it finds wrong
@@ -48,7 +48,7 @@ class Supervisor(threading.Thread):
         self._looking = threading.Lock()
         self._control: ControlThread | None = None
         self._commands = False
-        self._told: tuple[str, ...] = ()
+        self._logged: tuple[str, ...] = ()
         self.watch = SourceWatch(self._states_topic)
         self.modes = ModeLog()
         self.error: str | None = None
@@ -102,16 +102,16 @@ class Supervisor(threading.Thread):
         with self._looking:
             self.watch.forget_messages()
             self.modes = ModeLog(joint_names)
-            self._commands, self._control, self._told = commands, control, ()
+            self._commands, self._control, self._logged = commands, control, ()
 
     def end(self) -> None:
-        """Say what there is to be said, and watch over nobody any more."""
+        """Log what is left, and watch over no thread any more."""
         with self._looking:
-            self._tell_changes()
+            self._log_changes()
             self._control, self._commands = None, False
 
     def look(self) -> None:
-        """Look who publishes, and tell what is new."""
+        """Look who publishes, and log what is new."""
         with self._looking:
             now_ns = time.monotonic_ns()
             topics = self._command_topics if self._commands else ()
@@ -121,8 +121,8 @@ class Supervisor(threading.Thread):
                 return
             is_bad = bool(self.watch.findings)
             self._control.outer_error = Cause.SECOND_SOURCE if is_bad else Cause.NONE
-            self._tell_findings()
-            self._tell_changes()
+            self._log_findings()
+            self._log_changes()
 
     def _listed(self, topic: str, *, own: bool = False) -> list[Publisher]:
         """Return who is listed for a topic, without the one of this node if it is its own."""
@@ -138,7 +138,7 @@ class Supervisor(threading.Thread):
         return listed
 
     def _listen(self, take: Callable[[], Any]) -> None:
-        """Hear joint states, for a while after somebody is found who publishes them."""
+        """Receive joint states, for a while after a publisher of them is found."""
         least_s, most_s = (self._began_s + duration_s for duration_s in DISCOVERY_S)
         end_s = max(time.monotonic() + LISTEN_S, least_s)
         while (now_s := time.monotonic()) < end_s:
@@ -149,26 +149,26 @@ class Supervisor(threading.Thread):
                 time.sleep(0.001)
             else:
                 number = taken[1]['publication_sequence_number']
-                self.watch.lines.hear(number, time.monotonic_ns())
+                self.watch.lines.receive(number, time.monotonic_ns())
 
-    def _tell_findings(self) -> None:
+    def _log_findings(self) -> None:
         findings = self.watch.findings
         if any(NAME_UNKNOWN in text for text in findings):
             return  # soon it is known
         for text in findings:
-            if text not in self._told:
+            if text not in self._logged:
                 used = self.watch.lines.num_foreign_used
                 self._logger.error(f'{text} States of others that were used: {used}.')
-        self._told = findings
+        self._logged = findings
 
-    def _tell_changes(self) -> None:
+    def _log_changes(self) -> None:
         changes, num_lost = self.modes.take()
         if num_lost:
             self._logger.error(f'{num_lost} changes of the mode came too fast to be told.')
         for change in changes:
-            self._tell_change(change)
+            self._log_change(change)
 
-    def _tell_change(self, change: Change) -> None:
+    def _log_change(self, change: Change) -> None:
         level = DiagnosticStatus.OK if change.text is ENDS else LEVELS[change.mode]
         if level == DiagnosticStatus.ERROR:  # rclpy wants one severity per place in the code
             self._logger.error(str(change))

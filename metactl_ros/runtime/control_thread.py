@@ -2,17 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that ticks: on deadlines of the steady clock, or with each state in simulated time.
 
-It knows no ROS: states come from an `Inbox`; what it decides goes to `send`, and how it came about
-to `tell`. Before `send` stands one more check, which trusts nobody: an effort that is not finite,
-too large or too far from the last one is replaced by a step towards zero, and the controller
-faults. However the thread ends, it ends with the fading torque of a blind arm and a last zero. If
-it hangs, as within a policy that never answers, another thread takes the torque down in its place
-(`tick_watch.py`): if it comes back soon it goes on as a blind arm does, else control is over.
+It knows no ROS: states come from an `Inbox`; what it decides goes to `send`, then to `publish`.
+Before `send` stands a `LastCheck`, which knows nothing of the controller: an effort that is not
+finite, too large or too far from the last one is replaced by a step towards zero, and the
+controller faults. However the thread ends, it ends with the fading torque of a blind arm and a
+last zero. If it hangs, as within a policy that never answers, another thread takes the torque down
+in its place (`TickWatch`): if it comes back soon it goes on as a blind arm does, else control is
+over.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 import gc
 from itertools import count
 import threading
@@ -25,9 +25,15 @@ import numpy as np
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.dynamics.two_link import JointLimits
 from metactl_ros.runtime.controller import LiveController, Tick
-from metactl_ros.runtime.deadlines import awake_cores, become_realtime, Deadlines, sleep_until
-from metactl_ros.runtime.inbox import Arrival, Inbox
-from metactl_ros.runtime.tick_watch import TickWatch
+from metactl_ros.runtime.deadlines import (
+    awake_cores,
+    become_realtime,
+    Deadlines,
+    sleep_until,
+    TickWatch,
+    Timing,
+)
+from metactl_ros.runtime.state_intake import Arrival, Inbox
 from metactl_ros.signals import Array, seconds
 
 WARM_CACHE_NS = 800_000
@@ -35,11 +41,8 @@ WARM_CACHE_NS = 800_000
 GRACE_S = 0.003
 """How long a late tick waits for a state if there is none: who overslept cannot say that others
 were silent. A machine that stood still brings state and tick at the same moment."""
-PATIENCE_NS = 30_000_000
-"""How long a tick may go on before another thread stands in, counted by a `TickWatch`: noticed by
-looks, it has the arm at most 50 ms after the tick began."""
 LOOK_S, HANGS_AFTER = 0.01, 100
-"""How often somebody looks whether ticks go on, and after how many looks in vain they never will:
+"""How often the watch looks whether ticks go on, and after how many looks in vain they never will:
 a second in which this process runs, whatever time passes while it is stopped."""
 HIGHEST_PRIORITY = 99
 SLACK = 1e-9
@@ -59,23 +62,40 @@ class Command(NamedTuple):
     must_brake: bool
     """Whether the robot is asked to brake: in FAULT, and after an error or a hang."""
     is_withheld: bool = False
-    """Whether it is not to be sent, only told: it was decided before a pause, or too late."""
+    """Whether it is only reported, not sent: it was decided before a pause, or too late."""
+    stamp_ns: int = 0
+    """Of the message that it went out in; of the one before, if it is withheld."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timing:
-    """When to tick."""
+class LastCheck:
+    """What no effort may be, whatever decided it: beyond its limit, or too far from the last."""
 
-    period_ns: int
-    ticks_on_states: bool
-    """Simulated time: one tick per state. Otherwise deadlines of the steady clock."""
-    state_timeout_ns: int
-    state_lead_ns: int
-    """How long before a tick its state should come."""
-    fade_ns: int
-    """How long the last commands take to reach zero."""
-    priority: int
-    patience_ns: int = PATIENCE_NS
+    def __init__(self, limits: JointLimits, period_ns: int) -> None:
+        self._most_nm = np.array(limits.effort_nm) + SLACK
+        self._step_nm = np.array(limits.effort_rate_nmps) * seconds(period_ns)
+        self.effort_nm: Array | None = None
+        """The last one that was sent, shape (n,); None before control begins."""
+        self.num_failed = 0
+
+    def passes(self, effort_nm: Array) -> bool:
+        """Return whether an effort may follow the last one."""
+        assert self.effort_nm is not None
+        return effort_nm.shape == self._most_nm.shape and bool(
+            (np.abs(effort_nm) <= self._most_nm).all()
+            and (np.abs(effort_nm - self.effort_nm) <= self._step_nm + SLACK).all()
+        )  # false for NaN
+
+    def towards_zero(self) -> Array:
+        """Return the last effort a step closer to zero, shape (n,)."""
+        assert self.effort_nm is not None
+        return self.effort_nm - np.clip(self.effort_nm, -self._step_nm, self._step_nm)
+
+    def reach(self, effort_nm: Array, num_periods: int) -> Array:
+        """Return how close to an effort the rate leads in some periods, shape (n,)."""
+        assert self.effort_nm is not None
+        reach = self._step_nm * num_periods
+        towards = np.clip(effort_nm, -self._most_nm, self._most_nm) - self.effort_nm
+        return self.effort_nm + np.clip(towards, -reach, reach)
 
 
 class ControlThread(threading.Thread):
@@ -87,29 +107,37 @@ class ControlThread(threading.Thread):
         inbox: Inbox,
         timing: Timing,
         limits: JointLimits,
-        send: Callable[[Command], None],
-        tell: Callable[[Command], None] = lambda _: None,
+        send: Callable[[Command], int],
+        publish: Callable[[Command], None] = lambda _: None,
     ) -> None:
+        """Make a thread that is not started yet.
+
+        Args:
+            controller: Decides each tick.
+            inbox: Where states come from.
+            timing: When to tick.
+            limits: What the last check holds efforts against.
+            send: Publishes a command; returns the stamp of the message, ns.
+            publish: Is given each command after it went out, with its stamp.
+        """
         super().__init__(name='control', daemon=True)
         self._controller, self._inbox, self._timing = controller, inbox, timing
-        self._send, self._tell = send, tell
-        self._most_nm = np.array(limits.effort_nm) + SLACK
-        self._step_nm = np.array(limits.effort_rate_nmps) * seconds(timing.period_ns)
-        self._effort_nm: Array | None = None
+        self._send, self._publish = send, publish
+        self._check = LastCheck(limits, timing.period_ns)
         self._newest: Arrival | None = None
         self._must_stop = threading.Event()
         self._error = Cause.NONE
         self._reports: deque[Cause] = deque()
         self.outer_error = Cause.NONE
         """Set by others, from any thread: what they find wrong, for as long as it is."""
-        self._sent_ns = 0
+        self._sent_ns = self._stamp_ns = 0
         self._numbers, self._round = count(1), 0
         """The number of the present round; zero while none is due."""
         self._is_at_work = False
         """Whether it is this thread's turn, and not that of the clock or of the robot."""
         self._sending = threading.Lock()
         self._was_replaced = False
-        """Whether somebody stood in for a tick, and the loop does not know."""
+        """Whether another thread sent for a tick, and the loop does not know."""
         self.num_stand_ins = 0
         """Commands that another thread sent because a tick hung."""
         self._is_given_up, self._is_over = False, threading.Event()
@@ -117,10 +145,14 @@ class ControlThread(threading.Thread):
         self.deadlines = Deadlines(timing.period_ns, time.monotonic_ns())
         self.tick_ns = np.zeros(8192, dtype=np.int64)
         """From the arrival of a state, or the tick's begin if that is later, to its command."""
-        self.num_checks_failed = 0
         self.is_realtime = False
         self.error: str | None = None
         """Why the thread ended, if it was not asked to."""
+
+    @property
+    def num_checks_failed(self) -> int:
+        """Efforts that were replaced before they could be sent."""
+        return self._check.num_failed
 
     def stop(self) -> None:
         """Ask for the end and wait for it."""
@@ -185,9 +217,9 @@ class ControlThread(threading.Thread):
             is_due = now_ns - self._sent_ns >= self._timing.period_ns
             if is_due and present_round == self._round and self._newest is not None:
                 self._was_replaced = True
-                self._effort_nm = self._towards_zero()
+                effort_nm = self._check.effort_nm = self._check.towards_zero()
                 stamp_ns = self._newest.stamp_ns
-                self._send(Command(self._effort_nm, None, stamp_ns, 0, must_brake=True))
+                self._stamp_ns = self._send(Command(effort_nm, None, stamp_ns, 0, must_brake=True))
                 self._sent_ns = now_ns
                 self.num_stand_ins += 1
         except Exception:
@@ -200,8 +232,8 @@ class ControlThread(threading.Thread):
         with self._sending:
             was_replaced, self._was_replaced = self._was_replaced, False
             if was_replaced:
-                assert self._effort_nm is not None
-                self._controller.resume(self._effort_nm)
+                assert self._check.effort_nm is not None
+                self._controller.resume(self._check.effort_nm)
         return was_replaced
 
     def _begin(self) -> list[Arrival]:
@@ -210,7 +242,7 @@ class ControlThread(threading.Thread):
             arrivals = self._inbox.take(timeout_s=0.05)
             if arrivals:
                 first = self._newest = arrivals[0]
-                self._effort_nm = self._controller.begin(first.state, first.effort_nm)
+                self._check.effort_nm = self._controller.begin(first.state, first.effort_nm)
                 return arrivals
         return []
 
@@ -292,7 +324,7 @@ class ControlThread(threading.Thread):
     def _is_outdated(self, tick: Tick) -> bool:
         """Return whether the thread stood still while it decided, so that the next tick is blind.
 
-        A robot that has braked meanwhile should not be told what was right before; a torque that
+        A robot that has braked meanwhile should not get what was right before; a torque that
         fades, or zero, is right at any time.
         """
         if self._timing.ticks_on_states or tick.mode >= Mode.BLIND:
@@ -305,7 +337,6 @@ class ControlThread(threading.Thread):
         Whatever the robot did with the last command, no two commands are further apart than the
         rate allows in the whole periods between them; this tick needs one of them itself.
         """
-        assert self._effort_nm is not None
         assert self._newest is not None
         measured = None
         if arrivals and self._is_fresh(arrivals[-1], now_ns):
@@ -314,10 +345,8 @@ class ControlThread(threading.Thread):
         if acting is None or not np.isfinite(acting).all():
             return
         passed = (now_ns - self._sent_ns) // self._timing.period_ns
-        reach = self._step_nm * max(passed - 1, 0)
-        towards = np.clip(acting, -self._most_nm, self._most_nm) - self._effort_nm
-        self._effort_nm = self._effort_nm + np.clip(towards, -reach, reach)
-        self._controller.resume(self._effort_nm)
+        self._check.effort_nm = self._check.reach(acting, max(passed - 1, 0))
+        self._controller.resume(self._check.effort_nm)
 
     def _steady_ns(self, now_ns: int) -> int | None:
         """Return the time that modes and limits run on; in simulated time that of the states."""
@@ -334,25 +363,20 @@ class ControlThread(threading.Thread):
             is_withheld = is_withheld or (is_mine and self._was_replaced)
             command = self._checked(effort_nm, tick, late_ns, is_withheld=is_withheld)
             if not is_withheld:
-                self._effort_nm = command.effort_nm
-                self._send(command)
+                self._check.effort_nm = command.effort_nm
+                self._stamp_ns = self._send(command)
                 self._sent_ns = time.monotonic_ns()
-        self._tell(command)  # whoever listens can wait: the arm has its command
+        self._publish(command._replace(stamp_ns=self._stamp_ns))  # the arm has its command
 
     def _checked(
         self, effort_nm: Array, tick: Tick | None, late_ns: int, *, is_withheld: bool
     ) -> Command:
         """Return a command of an effort, or of a step towards zero if it may not be sent."""
-        assert self._effort_nm is not None
         assert self._newest is not None
-        is_good = effort_nm.shape == self._most_nm.shape and bool(
-            (np.abs(effort_nm) <= self._most_nm).all()
-            and (np.abs(effort_nm - self._effort_nm) <= self._step_nm + SLACK).all()
-        )  # false for NaN
-        if not is_good and not is_withheld:
-            self.num_checks_failed += 1
+        if not is_withheld and not self._check.passes(effort_nm):
+            self._check.num_failed += 1
             self._error = Cause.INTERNAL_ERROR
-            effort_nm = self._towards_zero()
+            effort_nm = self._check.towards_zero()
         if tick is not None:
             # A blind arm whose torque has faded would fall. Who ends control has seen to that.
             is_let_go = tick.mode == Mode.BLIND and not effort_nm.any()
@@ -362,18 +386,14 @@ class ControlThread(threading.Thread):
         stamp_ns = self._newest.stamp_ns
         return Command(effort_nm, tick, stamp_ns, late_ns, must_brake, is_withheld)
 
-    def _towards_zero(self) -> Array:
-        assert self._effort_nm is not None
-        return self._effort_nm - np.clip(self._effort_nm, -self._step_nm, self._step_nm)
-
     def _end(self) -> None:
         """Let the torque fade, then send zero; whatever fails here, zero is sent."""
-        if self._effort_nm is None or self._newest is None:
+        if self._check.effort_nm is None or self._newest is None:
             return  # nothing was ever sent
         begin_ns = now_ns = time.monotonic_ns()
         last_ns = begin_ns + self._timing.fade_ns
-        while now_ns < last_ns or self._effort_nm.any():
-            effort_nm, tick = self._towards_zero(), None
+        while now_ns < last_ns or self._check.effort_nm.any():
+            effort_nm, tick = self._check.towards_zero(), None
             if self.error is None and now_ns < last_ns:
                 try:
                     age_ns = now_ns - self._newest.received_ns
@@ -384,7 +404,7 @@ class ControlThread(threading.Thread):
                     self.error = traceback.format_exc()
             self._try_to_issue(effort_nm, tick)
             now_ns = sleep_until(now_ns + self._timing.period_ns)
-        self._try_to_issue(np.zeros_like(self._effort_nm), None)
+        self._try_to_issue(np.zeros_like(self._check.effort_nm), None)
 
     def _try_to_issue(self, effort_nm: Array, tick: Tick | None) -> None:
         try:

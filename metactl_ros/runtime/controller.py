@@ -34,7 +34,9 @@ from metactl_ros.control.modes import Cause, Health, Mode
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.motion.reference import Hold
-from metactl_ros.runtime.reference_source import ReferenceSource
+from metactl_ros.runtime.joint_samples import MessageError
+from metactl_ros.runtime.reference_source import ReferenceSource, TrajectorySource
+from metactl_ros.runtime.trajectory import unpack
 from metactl_ros.signals import ArmState, Array, Policy, Reference
 
 
@@ -149,7 +151,7 @@ class Controller:
             arm: The model of the robot.
             settings: Of the loop; the warm-up is made to last for a full window.
             policy: None for the nominal gains.
-            inference_budget_ns: A policy that takes longer is late, and not heard.
+            inference_budget_ns: A policy that takes longer is late: FALLBACK.
         """
         self.loop = ControlLoop(arm, with_full_window(settings))
         self._policy, self._inference_budget_ns = policy, inference_budget_ns
@@ -275,7 +277,7 @@ class LiveController(Controller):
             policy: None for the nominal gains.
             reference: What to follow.
             requests: Of the operator; read once per tick.
-            inference_budget_ns: A policy that takes longer is late, and not heard.
+            inference_budget_ns: A policy that takes longer is late: FALLBACK.
         """
         super().__init__(arm, settings, policy, inference_budget_ns)
         self.reference, self.requests = reference, requests
@@ -342,6 +344,25 @@ class LiveController(Controller):
             for state, reference in zip(states or [self._state], wanted, strict=True)
         ]
         return self._tick(seen if states else [], seen[-1][1], now_ns, steady_ns, health)
+
+    def follow(self, data: bytes, ros_now_ns: int) -> None:
+        """Follow a trajectory from shortly after the last tick on.
+
+        Args:
+            data: The bytes of a trajectory_msgs/JointTrajectory.
+            ros_now_ns: Now, on the clock of the trajectory's stamp.
+
+        Raises:
+            MessageError: If it cannot be followed, or the arm follows nothing now.
+        """
+        assert isinstance(self.reference, TrajectorySource)
+        trajectory, last = unpack(data), self.last
+        if last is not None and last.mode >= Mode.STOP:
+            raise MessageError(
+                f'trajectory: expected an arm that follows, found it in {last.mode.name} '
+                f'({last.cause.name}); send it again once that is over.'
+            )
+        self.reference.accept(trajectory, 0 if last is None else last.now_ns, ros_now_ns)
 
     def fade(self, now_ns: int, steady_ns: int | None = None) -> Tick:
         """Return a tick of an arm that is being left alone: gravity torque, fading to zero."""

@@ -1,20 +1,36 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Absolute deadlines on the steady clock, in step with the robot, and how well they are kept.
+"""When ticks are due, how well that is kept, and whether one hangs.
 
 A thread that sleeps for a period drifts; one that sleeps until a deadline does not. The deadlines
 also creep, by at most 2 % of a period each, until they come shortly after the joint states do:
 two free-running 100 Hz clocks would meet at any phase, and a state could be 10 ms old when used.
+
+A tick that hangs and a machine that stands still look alike on a clock: the tick began long ago.
+So a `TickWatch` counts only time in which the thread could have gone on, every few milliseconds:
+
+    it sleeps or waits    the time since the last look, of which a look counts for no more than
+                          its period: while the whole process stands still nothing looks
+    it runs               at most that, and at most four times the processor time it got: a thread
+                          that others keep from its core gets none, whatever time passes
+
+A policy that computes without end, and one that waits for something, are both noticed; a thread
+that is late because the machine stalls, or has other things to do, is not. A thread with a quarter
+of a core is noticed as soon as one with all of it, and a quarter of the patience is what a tick
+may compute, however long that takes.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager, ExitStack, suppress
+from dataclasses import dataclass
 import os
 from pathlib import Path
+import threading
 import time
 
 import numpy as np
 
+from metactl_ros.metrics import percentiles
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 CREEP = 0.02
@@ -26,6 +42,25 @@ BINS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 CORE_LATENCY = Path('/dev/cpu_dma_latency')
 """Who holds it open decides how long the system may take to wake a core, by what was written."""
+PATIENCE_NS = 30_000_000
+"""How long a tick may go on, counted by a `TickWatch`, before another thread sends in its place:
+that has the arm at most 50 ms after the tick began."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """When to tick."""
+
+    period_ns: int
+    ticks_on_states: bool
+    """Simulated time: one tick per state. Otherwise deadlines of the steady clock."""
+    state_timeout_ns: int
+    state_lead_ns: int
+    """How long before a tick its state should come."""
+    fade_ns: int
+    """How long the last commands take to reach zero."""
+    priority: int
+    patience_ns: int = PATIENCE_NS
 
 
 class Deadlines:
@@ -46,7 +81,7 @@ class Deadlines:
     def begin_tick(self, now_ns: int) -> int:
         """Note that the tick due now begins; return its lateness, ns.
 
-        What was missed is not made up for: a burst of ticks would help nobody.
+        What was missed is not made up for: a burst of ticks would not help.
         """
         if not self.num_ticks:
             self._first_ns = now_ns
@@ -75,10 +110,7 @@ class Deadlines:
     def lateness_ms(self) -> dict[str, float]:
         """Return p50, p99 and the largest of the lateness kept, ms."""
         kept = self._late_ns[: self.num_ticks] / 1e6
-        if not len(kept):
-            return {'p50': 0.0, 'p99': 0.0, 'max': 0.0}
-        p50, p99, most = np.quantile(kept, [0.5, 0.99, 1.0])
-        return {'p50': float(p50), 'p99': float(p99), 'max': float(most)}
+        return percentiles(kept) or {'p50': 0.0, 'p99': 0.0, 'max': 0.0}
 
 
 def sleep_until(moment_ns: int) -> int:
@@ -114,3 +146,45 @@ def awake_cores(are_wanted: bool) -> Iterator[None]:
                 device = held.enter_context(CORE_LATENCY.open('r+b', buffering=0))
                 device.write(bytes(4))  # zero microseconds
         yield
+
+
+RUNS = 'R'
+"""State of a thread that has a core, or waits for one."""
+WEIGHT = 4
+"""What processor time counts for, against time that passes."""
+
+
+class TickWatch:
+    """Adds up how long the tick under way could have gone on; look at it regularly."""
+
+    def __init__(self, thread: threading.Thread, period_s: float) -> None:
+        assert thread.ident is not None
+        self._clock = time.pthread_getcpuclockid(thread.ident)
+        self._about = Path(f'/proc/self/task/{thread.native_id}/stat')
+        self._period_ns = round(period_s * NANOSECONDS_PER_SECOND)
+        self._round = 0
+        self._looked_ns = self._used_ns = self._spent_ns = 0
+
+    def look(self, present_round: int) -> int:
+        """Return for how long the tick of a round could have gone on since it was first seen, ns.
+
+        Zero of another round than at the last look, and of round zero, in which there is none.
+        """
+        if not present_round:
+            self._round = 0
+            return 0
+        try:
+            now_ns, used_ns = time.monotonic_ns(), time.clock_gettime_ns(self._clock)
+            is_same = present_round == self._round
+            runs = is_same and self._about.read_text().rpartition(')')[2].split()[0] == RUNS
+        except OSError:  # it has ended meanwhile
+            return 0
+        if is_same:
+            passed_ns = min(now_ns - self._looked_ns, self._period_ns)
+            if runs:
+                passed_ns = min(WEIGHT * (used_ns - self._used_ns), passed_ns)
+            self._spent_ns += passed_ns
+        else:
+            self._round, self._spent_ns = present_round, 0
+        self._looked_ns, self._used_ns = now_ns, used_ns
+        return self._spent_ns

@@ -3,9 +3,9 @@
 """Lets Ctrl-C wait where it must not strike.
 
 As an exception it may come between any two instructions. Between the start of a process and
-writing it down, nobody would end that process; within rclpy's native code the exception is lost or
-turned into another. Python's handlers are exchanged rather than the signals blocked, because a
-process started meanwhile would inherit the blocking.
+writing it down, it would leave that process running; within rclpy's native code the exception is
+lost or turned into another. Python's handlers are exchanged rather than the signals blocked,
+because a process started meanwhile would inherit the blocking.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from types import FrameType
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def deferred_signals() -> Iterator[None]:
     """Let SIGINT and SIGTERM wait until the block is left, and then do what they do, once."""
-    with _waiting(signal.SIGINT), _waiting(signal.SIGTERM):
+    with _deferred(signal.SIGINT), _deferred(signal.SIGTERM):
         yield
 
 
 @contextmanager
-def _waiting(number: signal.Signals) -> Iterator[None]:
+def _deferred(number: signal.Signals) -> Iterator[None]:
     has_come = False
 
     def note(_number: int, _frame: FrameType | None) -> None:

@@ -3,10 +3,10 @@
 """Says why the mode changed, and what to do about it.
 
     log.note(tick, ...)    after every tick, by the control thread: two comparisons if all stays
-    for text in log.take(): ...    by whoever writes it down, later
+    for text in log.take(): ...    by the thread that logs, later
 
-Each change is written once, in the words of `TEXTS`. The control thread waits for nobody: if
-changes come faster than they are taken, the oldest are lost and their number is told.
+Each change is written once, in the words of `TEXTS`. The control thread never waits: if changes
+come faster than they are taken, the oldest are lost and counted.
 """
 
 from collections import deque
@@ -151,7 +151,7 @@ def joint_of(tick: Tick, joint_names: Sequence[str]) -> str:
 
 
 def text_of(cause: Cause, *, is_enabled: bool, is_ending: bool = False) -> Text:
-    """Return the words for a cause; the loop cannot tell who holds an arm, and who ends it."""
+    """Return the words for a cause; the loop does not know who holds an arm, and who ends it."""
     if is_ending:
         return ENDS
     if cause == Cause.NO_REFERENCE and not is_enabled:

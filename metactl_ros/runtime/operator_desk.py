@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the control thread for what an operator wants, and answers with what became of it.
+"""Passes an operator's requests to the control thread, and answers with what became of them.
 
 A request is taken by the next tick. The desk waits for that tick, though not for long, and looks
 at its mode: an answer says what the arm does, not what was asked for. It only reads what ticks
@@ -15,13 +15,15 @@ import numpy as np
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.dynamics.two_link import Arm, JointLimits
-from metactl_ros.runtime.context_clearing import ContextClearing
-from metactl_ros.runtime.controller import LiveController, Tick
+from metactl_ros.runtime.controller import LiveController, Requests, Tick
 from metactl_ros.runtime.mode_report import explain, joint_of, text_of, TEXTS
+from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 
 PATIENCE_S = 0.5
 """How long an answer may take."""
 LOOK_S = 0.002
+CLEAR_EVERY_NS = NANOSECONDS_PER_SECOND
+"""How often the context may be cleared: who does it all the time has none."""
 
 
 class Answer(NamedTuple):
@@ -29,6 +31,32 @@ class Answer(NamedTuple):
 
     success: bool
     message: str
+
+
+class ContextClearing:
+    """Passes requests on, but not too often, and not where they would do nothing."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._next_ns = 0
+
+    def ask(self, last: Tick | None, now_ns: int) -> tuple[bool, str]:
+        """Return whether the context will be cleared, and what to say of it.
+
+        Args:
+            last: The last tick; None before the first.
+            now_ns: On the steady clock.
+        """
+        if last is None:
+            return False, 'there is no context yet: no joint state has come'
+        if last.mode >= Mode.STOP:
+            return False, f'not in {last.mode.name}: ask again once the arm is driven'
+        if now_ns < self._next_ns:
+            wait_s = seconds(self._next_ns - now_ns)
+            return False, f'cleared just now; ask again in {wait_s:.2f} s'
+        self._next_ns = now_ns + CLEAR_EVERY_NS
+        self._requests.clear_context = True
+        return True, 'with the next tick; modes and what they count stay'
 
 
 class OperatorDesk:

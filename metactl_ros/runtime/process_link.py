@@ -6,8 +6,8 @@
     the fields                           JSON
     the data                             bytes as they came, of a trajectory
 
-One side asks, the other answers each request in turn. Nothing but plain data crosses: whoever asks
-over the network cannot make the process that controls do more than read a few kilobytes.
+One side asks, the other answers each request in turn. Nothing but plain data crosses: no request
+of the network can make the process that controls do more than read a few kilobytes.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ import threading
 from typing import Any, NamedTuple, TypeAlias
 
 from metactl_ros.errors import MetactlError
+from metactl_ros.signals import seconds
 
 SIZES = struct.Struct('>II')
 MOST_FIELDS = 2**16
@@ -81,7 +82,7 @@ class Link:
         return Packet(fields, data)
 
     def close(self) -> None:
-        """Let go: the other side receives None, and so does whoever waits here."""
+        """Close: the other side receives None, and so does a thread that waits here."""
         with suppress(OSError):  # the other side was first
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
@@ -140,7 +141,7 @@ class Asker(threading.Thread):
                 except Empty:
                     raise LinkError(f'{what}: no answer within {timeout_s:g} s.') from None
             if answer is None:
-                self._answers.put(None)  # for whoever asks next
+                self._answers.put(None)  # for the next request
                 raise LinkError(f'{what}: the process that controls is gone.')
         if (error := answer.get('error')) is not None:
             raise LinkError(str(error))
@@ -169,10 +170,35 @@ class Answerer(threading.Thread):
                     answer = self._answer(what, fields, packet.data)
                 except MetactlError as error:
                     answer = {'error': str(error)}
-                except Exception as error:  # whatever it is, who asked is told
+                except Exception as error:  # whatever it is, the other side gets it
                     answer = {'error': f'{what}: {error!r}'}
                 self._link.send(Packet({**answer, 'number': number}))
         except LinkError:
             pass  # of a side that sends nonsense, or is gone
         finally:
             self._on_gone()
+
+
+class Allowance:
+    """So many tokens at once, and so many a second."""
+
+    def __init__(self, at_once: float, per_s: float) -> None:
+        self._at_once, self._per_s = at_once, per_s
+        self._left = at_once
+        self._then_ns: int | None = None
+
+    def take(self, tokens: float, now_ns: int) -> bool:
+        """Return whether so many are there, and take them if so.
+
+        Args:
+            tokens: At most as many as there may be at once.
+            now_ns: On the steady clock.
+        """
+        if self._then_ns is not None:
+            gained = seconds(now_ns - self._then_ns) * self._per_s
+            self._left = min(self._left + gained, self._at_once)
+        self._then_ns = now_ns
+        if tokens > self._left:
+            return False
+        self._left -= tokens
+        return True

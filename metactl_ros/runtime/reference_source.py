@@ -25,9 +25,8 @@ from metactl_ros.motion.joining import brake, Far, join, Near, require_joinable
 from metactl_ros.motion.limits import MotionBounds
 from metactl_ros.motion.polynomial_path import Knots
 from metactl_ros.motion.reference import BoundedMotion, Sinusoid
-from metactl_ros.runtime.joint_messages import MessageError
-from metactl_ros.runtime.trajectory_check import path_within, require_points_within
-from metactl_ros.runtime.trajectory_message import knots_of
+from metactl_ros.runtime.joint_samples import MessageError
+from metactl_ros.runtime.trajectory import knots_of, path_within, require_points_within
 from metactl_ros.signals import ArmState, Reference, seconds
 
 LEAD_NS, LEAD_PER_POINT_NS = 20_000_000, 50_000

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tells how many publishers are alive on a topic that only one may use, and who they are.
+"""Counts the publishers that are alive on a topic that only one may use, and names them.
 
 The middleware lists publishers, but one that was killed stays listed for up to 20 s, so that a
 robot that restarts looks like two. Life needs evidence:
@@ -11,8 +11,8 @@ robot that restarts looks like two. Life needs evidence:
                 two that appeared together, and two that are listed for longer than a lease
     the states  which of one publisher contradict each other again and again: it passes on two
 
-Messages tell at once, the list within a look. Until the line that is believed has been silent for
-a while, no other is used.
+Messages show it at once, the list within a look. Until the line in use has been silent for a
+while, no other is used.
 """
 
 from collections import deque
@@ -28,16 +28,16 @@ UNNUMBERED = (0, 2**64 - 1)
 LINE_LASTS_NS = 300_000_000
 """A line that is silent for longer is over; a process takes longer to start again."""
 TAKEOVER_NS = 50_000_000
-"""Silence of the line that is believed, after which another may be."""
+"""Silence of the line in use, after which another may be used."""
 NEAR = 10
 """Messages that may be lost within a line while another speaks."""
 EVIDENCE_LASTS_NS = NANOSECONDS_PER_SECOND
 LEASE_NS = 25 * NANOSECONDS_PER_SECOND
-"""Nobody stays listed for longer after its death; 20 s is usual."""
+"""No publisher stays listed for longer after its death; 20 s is usual."""
 TOGETHER_NS = 300_000_000
 """Who appears within this of each other is alive at the same time."""
 GOES_ON_NS = 100_000_000
-"""How long after another appeared a publisher must be heard to be alive."""
+"""How long after another appeared a publisher must send to be alive."""
 NUM_VERDICTS, MOST_REFUSED, MOST_TURNS = 20, 5, 4
 """Of so many states, refusals that contradict the others, and changes from good to refused."""
 NAME_UNKNOWN = '_NODE_NAME_UNKNOWN_'
@@ -54,11 +54,11 @@ class _Line:
 
 
 class Lines:
-    """Tells publishers of one topic apart by the numbers of their messages."""
+    """Keeps publishers of one topic apart by the numbers of their messages."""
 
     def __init__(self) -> None:
         self._lines: list[_Line] = []
-        """The one that is believed is first."""
+        """The one in use is first."""
         self._spoke: _Line | None = None
         self._evidence_ns: int | None = None
         self._doubted_ns = 0
@@ -67,7 +67,7 @@ class Lines:
         self.num_foreign_used = 0
         """At most so many messages of others were used before they were known as such."""
 
-    def hear(self, number: int, now_ns: int) -> bool:
+    def receive(self, number: int, now_ns: int) -> bool:
         """Note a message; return whether it may be used: none is while several publish."""
         if number in UNNUMBERED:
             return True
@@ -100,20 +100,20 @@ class Lines:
             self._doubted_ns, self._num_in_doubt = now_ns, num_already
 
     def _may_use(self, line: _Line, now_ns: int) -> bool:
-        believed = self._lines[0]
-        if line is not believed and now_ns - believed.last_ns > TAKEOVER_NS:
+        in_use = self._lines[0]
+        if line is not in_use and now_ns - in_use.last_ns > TAKEOVER_NS:
             self._lines = [line, *(x for x in self._lines if x is not line)]
-            believed = line
-        may_use = line is believed and not self.are_several(now_ns)
+            in_use = line
+        may_use = line is in_use and not self.are_several(now_ns)
         self._num_in_doubt += may_use
         return may_use
 
     def are_several(self, now_ns: int) -> bool:
-        """Return whether more than one publisher has been heard lately."""
+        """Return whether more than one publisher has sent lately."""
         return self._evidence_ns is not None and now_ns - self._evidence_ns < EVIDENCE_LASTS_NS
 
     def goes_on(self, since_ns: int, until_ns: int) -> bool:
-        """Return whether somebody spoke before a time, and still speaks after a later one."""
+        """Return whether a publisher sent before a time, and still sends after a later one."""
         return any(x.first_ns < since_ns and x.last_ns > until_ns for x in self._lines)
 
 
@@ -124,8 +124,8 @@ class Contradictions:
         self._verdicts: deque[bool] = deque(maxlen=NUM_VERDICTS)
         self._evidence_ns: int | None = None
 
-    def hear(self, now_ns: int, *, contradicts: bool) -> None:
-        """Note whether a state contradicts those that were believed before it."""
+    def record(self, now_ns: int, *, contradicts: bool) -> None:
+        """Record whether a state contradicts those that were accepted before it."""
         self._verdicts.append(contradicts)
         if not contradicts:
             return
@@ -174,7 +174,7 @@ class Listing:
 class SourceWatch:
     """Watches the publishers of joint states and of commands; two threads may use it.
 
-    One hears states, the other looks at the list, twenty times a second.
+    One receives states, the other looks at the list, twenty times a second.
     """
 
     def __init__(self, states_topic: str) -> None:
@@ -188,7 +188,7 @@ class SourceWatch:
         """What is wrong, as of the last look."""
 
     def forget_messages(self) -> None:
-        """Begin anew with what is heard; who is listed stays known."""
+        """Begin anew with messages; what is listed stays known."""
         self.lines, self.contradictions = Lines(), Contradictions()
         self._were_several = False
 

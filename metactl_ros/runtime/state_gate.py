@@ -1,23 +1,41 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which joint states may be believed: newer than the last, in step with it, and possible.
+"""Which joint states are accepted: newer than the last, in step with time, and possible.
 
     stamp not ahead of the last                   refused: sent again, out of order
     stamp and steady clock disagree by over 1 s   refused: a clock jumped, or another arm speaks
-    stamp behind or ahead of its pace             refused: a clock drifts (`stamp_clock.py`)
+    stamp behind or ahead of its pace             refused: a clock drifts (`StampClock`)
     moved further than its fastest joint could    refused: a glitch, or another arm speaks
 
 A robot that restarts is all of this at once, and so is a clock that is set once. So ten refused
 states in a row that agree with each other begin a new timeline. The stamps that leave the gate
 never go back: they begin at zero with the first state, and across a break they advance by the
 steady clock. If it was the motion that was impossible, the arm did not do it: an encoder slipped,
-or it is another arm. Its states are believed again, as a new timeline or because by then the arm
+or it is another arm. Its states are accepted again, as a new timeline or because by then the arm
 could be there, but the leap is counted, and ends in a FAULT.
 
-Stamps that drift agree with nothing: if for a second none can be believed because of its stamp, or
+Stamps that drift agree with nothing: if for a second none is accepted because of its stamp, or
 three new timelines were begun within ten seconds because of them, the clock drifts. From then on
 ten states do not do: only a second of stamps that keep pace begins a new timeline. Else a clock at
-half its pace would be believed for some states of every second, and a FAULT be reset with them.
+half its pace would be accepted for some states of every second, and a FAULT be reset with them.
+
+A `StampClock` compares stamps with the steady clock:
+
+    delay = received - stamp = offset of the two clocks + time on the way
+
+The offset is unknown; the time on the way is never negative, and mostly short. So the least delay
+of a while shows the offset, as in the clock filter of NTP, and least delays that move show clocks
+that drift. A state is out of step if its delay is
+
+    behind   above a least delay of the last two seconds: its stamp runs slow, or it came late
+    ahead    below the least one of the first of these seconds: its stamp runs fast, or it would
+             have come before it was sent
+
+by more than a tolerance for the way and 5 % of the time between the two states. To what is behind,
+the silences of these seconds are allowed in addition: a line that stalls delivers late what came
+meanwhile, and a simulator that stalls stands still for as long. A stall does not change the least
+delay of a second, unless it lasts for one. Before two seconds are known, the first states may all
+have come late, by `STALL_NS`.
 """
 
 from collections import Counter, deque
@@ -25,8 +43,7 @@ from collections import Counter, deque
 import numpy as np
 
 from metactl_ros.dynamics.two_link import Arm
-from metactl_ros.runtime.joint_messages import JointSample
-from metactl_ros.runtime.stamp_clock import STALL_NS, StampClock
+from metactl_ros.runtime.joint_samples import JointSample
 from metactl_ros.signals import ArmState, NANOSECONDS_PER_SECOND, seconds
 
 CLOCK_TOLERANCE_NS = NANOSECONDS_PER_SECOND
@@ -36,7 +53,7 @@ SPEED_TOLERANCE = 2.0
 ADOPT_AFTER = 10
 """Refused states in a row, each in step with the one before, that begin a new timeline."""
 DRIFTS_AFTER_NS = NANOSECONDS_PER_SECOND
-"""For so long no stamp can be believed before the clock is called drifting."""
+"""For so long no stamp is accepted before the clock is called drifting."""
 DRIFTS_WITH, DRIFTS_WITHIN_NS = 3, 10 * NANOSECONDS_PER_SECOND
 """So many new timelines because of stamps, within so long, are a drift as well."""
 DISTRUSTED = 'distrusted stamps'
@@ -87,7 +104,7 @@ class StateGate:
             received_ns: When it came, on the steady clock.
         """
         if self._clock is not None:
-            self._clock.hear(received_ns)
+            self._clock.note_arrival(received_ns)
         if self._last is None:
             self._offset_ns = sample.stamp_ns
             return self._accept(sample, received_ns)
@@ -137,7 +154,7 @@ class StateGate:
         return False
 
     def _note_lost(self, received_ns: int) -> None:
-        """Notice how long no stamp could be believed."""
+        """Notice how long no stamp was accepted."""
         if self._lost_ns is None:
             self._lost_ns = received_ns
         elif received_ns - self._lost_ns >= DRIFTS_AFTER_NS:
@@ -149,7 +166,7 @@ class StateGate:
         self._is_distrusted = True
 
     def _has_kept_pace(self, received_ns: int) -> bool:
-        """Return whether the refused states that agree do so for long enough to be believed."""
+        """Return whether the refused states that agree do so for long enough to be accepted."""
         return not self._is_distrusted or received_ns - self._first_refused[1] >= DRIFTS_AFTER_NS
 
     def _goes_on_from_leap(self, sample: JointSample, received_ns: int) -> bool:
@@ -197,3 +214,80 @@ class StateGate:
             self._clock.note(received_ns - sample.stamp_ns, received_ns)
         self.counts['accepted'] += 1
         return ArmState(sample.stamp_ns - self._offset_ns, sample.q_rad, sample.qd_radps)
+
+
+DRIFT = 0.05
+"""By this share of the time between two states the time between their stamps may differ."""
+STALL_NS = 200_000_000
+"""How long a line or a machine may stall while it begins."""
+SPAN_NS = 2 * NANOSECONDS_PER_SECOND
+"""What came longer ago is forgotten."""
+BLOCK_NS = SPAN_NS // 20
+"""The least delay is kept for each so long while."""
+SILENT = 1.5
+"""Times the usual spacing of states: beyond it one is missing."""
+SMOOTHING = 0.1
+"""Weight of the newest spacing in the usual one."""
+
+
+class StampClock:
+    """Compares stamps with the steady clock over the last two seconds."""
+
+    def __init__(self, period_ns: int, tolerance_ns: int) -> None:
+        self._period_ns = period_ns
+        self._tolerance_ns = tolerance_ns
+        self._blocks: deque[tuple[int, int, int]] = deque()
+        """When each begins, its least delay, and when the state with it came, ns."""
+        self._silences: deque[tuple[int, int]] = deque()
+        """When each ended and how long it was, ns."""
+        self._heard_ns: int | None = None
+        self._spacing_ns = float(period_ns)
+
+    def note_arrival(self, received_ns: int) -> None:
+        """Note that a state came, whether or not it will be accepted."""
+        if self._heard_ns is not None:
+            gap_ns = received_ns - self._heard_ns
+            usual_ns = max(self._spacing_ns, self._period_ns)
+            if gap_ns > SILENT * usual_ns:
+                self._silences.append((received_ns, round(gap_ns - usual_ns)))
+            self._spacing_ns += SMOOTHING * (min(gap_ns, 2.0 * usual_ns) - self._spacing_ns)
+        self._heard_ns = received_ns
+        while self._silences and self._silences[0][0] < received_ns - SPAN_NS:
+            self._silences.popleft()
+        while self._blocks and self._blocks[0][0] < received_ns - SPAN_NS:
+            self._blocks.popleft()
+
+    def is_behind(self, delay_ns: int, received_ns: int) -> bool:
+        """Return whether a state that has arrived came too late, or its stamp is too old."""
+        allowed_ns = self._tolerance_ns + sum(length_ns for _, length_ns in self._silences)
+        return any(
+            delay_ns - least_ns > allowed_ns + DRIFT * (received_ns - at_ns)
+            for _, least_ns, at_ns in self._blocks
+        )
+
+    def is_ahead(self, delay_ns: int, received_ns: int) -> bool:
+        """Return whether the stamp of a state that has arrived is too new."""
+        if not self._blocks:
+            return False
+        early = [block[1:] for block in self._blocks if block[0] <= received_ns - SPAN_NS // 2]
+        is_known = self._blocks[0][0] <= received_ns - SPAN_NS + BLOCK_NS
+        least_ns, at_ns = min(early) if is_known else self._blocks[0][1:]
+        allowed_ns = self._tolerance_ns + (0 if is_known else STALL_NS)
+        return least_ns - delay_ns > allowed_ns + DRIFT * (received_ns - at_ns)
+
+    def agree(self, delay_ns: int, received_ns: int, other: tuple[int, int]) -> bool:
+        """Return whether a state is in step with another, of (delay, received)."""
+        allowed_ns = self._tolerance_ns + DRIFT * (received_ns - other[1])
+        return abs(delay_ns - other[0]) <= allowed_ns
+
+    def note(self, delay_ns: int, received_ns: int) -> None:
+        """Learn from a state that is accepted."""
+        begin_ns, least_ns, _ = self._blocks[-1] if self._blocks else (-BLOCK_NS, 0, 0)
+        if not self._blocks or received_ns - begin_ns >= BLOCK_NS:
+            self._blocks.append((received_ns, delay_ns, received_ns))
+        elif delay_ns < least_ns:
+            self._blocks[-1] = (begin_ns, delay_ns, received_ns)
+
+    def restart(self) -> None:
+        """Forget all delays: they were those of another clock."""
+        self._blocks.clear()

@@ -1,29 +1,145 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a joint state that was received: it is left for the control thread, or refused.
+"""Takes joint states in: each is left for the control thread, or refused and counted.
 
-is it of the publisher that is believed?    `sources.py`
-can it be read?                             `joint_messages.py`
-may it be believed?                         `state_gate.py`
+    is it of the one publisher?         `sources.py`
+    can it be read?                     `joint_samples.py`
+    is it newer, in step, possible?     `state_gate.py`
+    how old is it?                      `StateLatency`
+
+What is accepted waits in an `Inbox` for the next tick.
 """
 
+from collections import deque
 from collections.abc import Callable
+import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from metactl_ros.control.modes import Cause
 from metactl_ros.dynamics.two_link import Arm
-from metactl_ros.runtime.control_thread import ControlThread, Timing
-from metactl_ros.runtime.inbox import Arrival, Inbox
-from metactl_ros.runtime.joint_messages import effort_doubt, MessageError, read_joint_state
+from metactl_ros.runtime.deadlines import Timing
+from metactl_ros.runtime.joint_samples import effort_doubt, MessageError, read_joint_state
 from metactl_ros.runtime.sources import SourceWatch
 from metactl_ros.runtime.state_gate import DISTRUSTED, StateGate
-from metactl_ros.runtime.state_latency import StateLatency
+from metactl_ros.signals import ArmState, Array
+
+INBOX_SIZE = 64
+"""States kept between two ticks; of a faster burst the oldest are lost."""
+
+
+class Arrival(NamedTuple):
+    """A state that came."""
+
+    state: ArmState
+    stamp_ns: int
+    """As it was sent, on the clock of the robot."""
+    effort_nm: Array | None
+    received_ns: int
+    """On the steady clock."""
+
+
+class Inbox:
+    """What came since the last tick; callbacks put, the control thread takes."""
+
+    def __init__(self) -> None:
+        self._arrivals: deque[Arrival] = deque(maxlen=INBOX_SIZE)
+        self._came = threading.Condition()
+        self._is_woken = False
+
+    def put(self, arrival: Arrival) -> None:
+        """Leave a state for the control thread."""
+        with self._came:
+            self._arrivals.append(arrival)
+            self._came.notify()
+
+    def wake(self) -> None:
+        """End a wait without a state: the present one, or else the next."""
+        with self._came:
+            self._is_woken = True
+            self._came.notify()
+
+    def take(self, timeout_s: float = 0.0) -> list[Arrival]:
+        """Return all states, oldest first, waiting for one if there is none."""
+        with self._came:
+            if not self._arrivals and not self._is_woken and timeout_s > 0.0:
+                self._came.wait(timeout_s)
+            self._is_woken = False
+            taken = list(self._arrivals)
+            self._arrivals.clear()
+        return taken
+
+
+LATENCIES_KEPT = 1000
+"""How many latencies are kept for quantiles."""
+LEAST_LATENCY_MS = -1.0
+"""Clocks that are kept in step differ by less, as those of NTP in one building."""
+MOST_LATENCY_MS = 1000.0
+"""No line is that slow."""
+
+
+class Finding(NamedTuple):
+    """What is reported of the latency."""
+
+    is_good: bool
+    text: str
+    values: dict[str, object]
+
+
+class StateLatency:
+    """Keeps the latencies of the last states, and says what they mean."""
+
+    def __init__(self, state_timeout_ns: int) -> None:
+        self._timeout_ns = state_timeout_ns
+        self._kept_ns = np.zeros(LATENCIES_KEPT, dtype=np.int64)
+        self._count = 0
+
+    def note(self, latency_ns: int) -> None:
+        """Keep the latency of a state."""
+        self._kept_ns[self._count % LATENCIES_KEPT] = latency_ns
+        self._count += 1
+
+    def finding(self) -> Finding:
+        """Return what the latencies mean; one above the timeout of the states is not good."""
+        kept_ms = self._kept_ns[: self._count] / 1e6
+        if not len(kept_ms):
+            return Finding(True, 'not known', {})
+        least_ms, p50_ms, p99_ms = np.quantile(kept_ms, [0.0, 0.5, 0.99]).tolist()
+        timeout_ms = self._timeout_ns / 1e6
+        if not LEAST_LATENCY_MS <= least_ms <= MOST_LATENCY_MS:
+            values = {'p50 above the least ms': p50_ms - least_ms}
+            values['p99 above the least ms'] = p99_ms - least_ms
+            side = 'ahead' if least_ms < 0.0 else 'behind'
+            return Finding(
+                p50_ms - least_ms <= timeout_ms,
+                f"not known: the robot's clock is {abs(least_ms) / 1e3:.3g} s {side} of this "
+                'one; only changes can be told. Keep the clocks in step.',
+                values,
+            )
+        text = f'{p50_ms:.1f} ms'
+        if p50_ms > timeout_ms:
+            text += (
+                f': states are older than state_timeout_s, {timeout_ms:g} ms, when they come, or '
+                "the robot's clock is behind; shorten the way, or keep the clocks in step."
+            )
+        return Finding(p50_ms <= timeout_ms, text, {'p50 ms': p50_ms, 'p99 ms': p99_ms})
+
 
 REPORTED = {'clock drifts': Cause.CLOCK_MISMATCH, 'leaps': Cause.POSITION_LEAP}
 """What of a gate's counts only a reset forgives."""
 NO_CONTRADICTION = ('old stamps', DISTRUSTED)
 """States that only come late, or twice, are refused and may yet be of the same arm."""
+
+
+class FaultInput(Protocol):
+    """The part of a control thread that takes faults found elsewhere."""
+
+    outer_error: Cause
+
+    def report(self, cause: Cause) -> None:
+        """Make a fault an error of the next tick."""
 
 
 class StateIntake:
@@ -35,9 +151,19 @@ class StateIntake:
         timing: Timing,
         sources: SourceWatch,
         inbox: Inbox,
-        control: ControlThread,
+        control: FaultInput,
         complain: Callable[[str], None],
     ) -> None:
+        """Make an intake.
+
+        Args:
+            arm: Whose joints are read.
+            timing: Of the controller.
+            sources: Keeps publishers apart.
+            inbox: Where accepted states go.
+            control: Where faults go.
+            complain: Logs what is wrong with a message.
+        """
         timeout_ns, self._is_simulated = timing.state_timeout_ns, timing.ticks_on_states
         self._gate = StateGate(arm, timing.period_ns, None if self._is_simulated else timeout_ns)
         self._joints, self._most_nm = arm.joint_names, arm.limits.effort_nm
@@ -57,7 +183,7 @@ class StateIntake:
         """Take a JointState and what the middleware knows of it."""
         received_ns = time.monotonic_ns()
         lines = self._sources.lines
-        may_be_used = lines.hear(info['publication_sequence_number'], received_ns)
+        may_be_used = lines.receive(info['publication_sequence_number'], received_ns)
         if may_be_used:
             self._judge(message, received_ns)
         else:
@@ -86,7 +212,7 @@ class StateIntake:
                 self._control.report(cause)
         is_only_late = any(counts[name] > before[name] for name in NO_CONTRADICTION)
         contradicts = state is None and not is_only_late
-        self._sources.contradictions.hear(received_ns, contradicts=contradicts)
+        self._sources.contradictions.record(received_ns, contradicts=contradicts)
         if state is not None:
             effort_nm = None if doubt else sample.effort_nm
             self._inbox.put(Arrival(state, sample.stamp_ns, effort_nm, received_ns))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from recordings import (
+from support.recordings import (
     cut,
     messages_of,
     record_lockstep,
@@ -24,7 +24,7 @@ from metactl_ros import settings
 from metactl_ros.bag.reader import BagError
 from metactl_ros.bag.tick_messages import telemetry_topics
 from metactl_ros.replay import verdict
-from metactl_ros.replay.verdict import answer, Question
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 
 pytestmark = pytest.mark.ros
 
@@ -52,7 +52,7 @@ def settings_read_once(monkeypatch):
 @pytest.fixture
 def whole(messages, tmp_path):
     bag = write_own(tmp_path / 'whole', messages)
-    result = answer(Question(bag=bag))
+    result = replay_bag(ReplayRequest(bag=bag))
     assert (result.facts['verdict'], len(result.log.stamp_ns)) == ('equal', TICKS)
     return bag, result
 
@@ -60,7 +60,7 @@ def whole(messages, tmp_path):
 def assert_flagged_refused_or_unharmed(bag, whole):
     """Return which of the three."""
     try:
-        result = answer(Question(bag=bag))
+        result = replay_bag(ReplayRequest(bag=bag))
     except BagError:
         return 'refused'
     if result.log.problems:
@@ -134,4 +134,4 @@ def test_flipped_bits_of_a_sqlite_bag_raise_nothing(messages, tmp_path):
     for _, data in bit_flips(file, 40, np.random.default_rng(11)):  # it has no checksums
         file.write_bytes(data)
         with suppress(BagError):
-            assert answer(Question(bag=bag)).exit_code in (0, 1, 3)
+            assert replay_bag(ReplayRequest(bag=bag)).exit_code in (0, 1, 3)

@@ -4,10 +4,8 @@
 
 from dataclasses import replace
 import json
-import os
 import signal
 import subprocess
-import sys
 
 import numpy as np
 from PIL import Image
@@ -19,12 +17,10 @@ from metactl_ros.bench.demo import caveats
 from metactl_ros.control.modes import Mode
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from ros_peer import wait_until
+from support.verbs import assert_ends_all, start_verb
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
-CODE = 'import sys; from metactl_ros.cli import main; sys.exit(main(sys.argv[1:]))'
 DURATION_S = 4.0
 
 
@@ -41,13 +37,7 @@ def addresses_of(process):
 
 
 def start_demo(out):
-    return subprocess.Popen(
-        [sys.executable, '-c', CODE, 'demo', '--duration', str(DURATION_S), '--out', str(out)],
-        env=os.environ | {'ROS_DOMAIN_ID': str(DOMAIN)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return start_verb('demo', '--duration', DURATION_S, '--out', out)
 
 
 @pytest.fixture(scope='module')
@@ -121,10 +111,4 @@ def test_only_the_loopback_address_is_listened_on(demo):
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_asked_to_end_it_ends_every_process(tmp_path, number):
     with start_demo(tmp_path / 'out') as process:
-        family = psutil.Process(process.pid)
-        wait_until(lambda: len(family.children()) == 3, 60.0)
-        children = family.children()
-        process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert not [child for child in children if child.is_running()]
+        assert_ends_all(process, number, num_children=3, exit_code=130)

@@ -5,11 +5,11 @@
 from dataclasses import replace
 from itertools import combinations
 
-from made_bags import a_day
 from matplotlib.colors import to_hex, to_rgb
 import numpy as np
 import pytest
-from tick_logs import Day, log_of, SETTINGS
+from support.made_bags import a_day
+from support.tick_logs import Day, log_of, SETTINGS
 
 from metactl_ros.bench.plots import draw_tracking, mode_spans, SHADES, track_of
 from metactl_ros.control.modes import Mode

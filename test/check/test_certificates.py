@@ -7,9 +7,9 @@ import time
 
 import numpy as np
 import pytest
-from tick_logs import ARM, Day, log_of, PERIOD_NS, rows_of, SETTINGS, shield_row
+from support.tick_logs import ARM, Day, log_of, PERIOD_NS, rows_of, SETTINGS, shield_row
 
-from metactl_ros.baselines import load_classical, RIVALS
+from metactl_ros.baselines import BASELINES, load_classical
 from metactl_ros.check import certificates, matrix_law
 from metactl_ros.check.certificates import check_certificates, unverifiable_ticks
 from metactl_ros.control.modes import Mode
@@ -42,7 +42,7 @@ def moved():
 @pytest.fixture(scope='module')
 def rivals():
     """Return (log, settings) of each classical controller on its bad day."""
-    made = {name: load_classical(name, CONTROLLER, None, 0.75) for name in RIVALS}
+    made = {name: load_classical(name, CONTROLLER, None, 0.75) for name in BASELINES}
     return {
         name: (log_of(Day(rival.policy, controller=rival.controller).bad().ticks), rival[0])
         for name, rival in made.items()
@@ -84,7 +84,7 @@ def test_a_run_through_every_mode_has_sound_certificates(name, request):
     assert not unverifiable_ticks(log, CONTROLLER).any()
 
 
-@pytest.mark.parametrize('name', RIVALS)
+@pytest.mark.parametrize('name', BASELINES)
 def test_a_rival_through_every_mode_has_sound_certificates(rivals, name):
     log, controller = rivals[name]
     assert set(log.shield['mode']) == set(Mode)
@@ -296,7 +296,7 @@ def test_the_law_has_nothing_in_common_with_the_one_it_checks():
 
 def test_the_log_of_these_tests_is_what_the_node_tells(shipped):
     pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-    from metactl_ros.ros.telemetry import shield_values
+    from metactl_ros.ros.messages import shield_values
 
     day = Day(wild())
     day.go(60)

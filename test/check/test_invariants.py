@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
 import pytest
-from tick_logs import ARM, Day, PERIOD_NS, SETTINGS
+from support.tick_logs import ARM, Day, PERIOD_NS, SETTINGS
 
 from metactl_ros.check.invariants import (
     blind_share,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rosbags', reason='needs the extra `sim`')
-from made_bags import (
-    a_day,
+from support.made_bags import (
     bag_of,
     BOTH,
     counts_of,
@@ -18,7 +17,6 @@ from made_bags import (
     END_NS,
     enormous,
     extra,
-    fade_of,
     JOINT_STATE,
     MS,
     NUM_TICKS,
@@ -33,29 +31,6 @@ from made_bags import (
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.cli import main
 from metactl_ros.replay.summary import summary
-from metactl_ros.replay.verdict import answer, Question
-
-
-@pytest.fixture(scope='module')
-def ticks():
-    return a_day()
-
-
-@pytest.fixture(scope='module')
-def fade(ticks):
-    return fade_of(ticks[-1].step.effort_nm)
-
-
-@pytest.fixture(scope='module')
-def rows(ticks, fade):
-    """The bag of a run that was recorded from its first tick to its last zero."""
-    return bag_of(ticks, tail=fade)
-
-
-@pytest.fixture
-def judged(tmp_path):
-    """Return the answer to messages, once they are in a bag."""
-    return lambda rows: answer(Question(bag=write(tmp_path / 'bag.mcap', rows)))
 
 
 def test_a_whole_run_is_equal_and_every_command_is_compared(judged, rows, fade):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from situations import LAW, MODEL, SETTINGS, Situation
+from support.situations import LAW, MODEL, SETTINGS, Situation
 
 from metactl_ros.control.computed_torque import (
     computed_torque,

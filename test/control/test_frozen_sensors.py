@@ -4,9 +4,9 @@
 
 import numpy as np
 import pytest
-from starts import start
+from support.episodes import start
 
-from metactl_ros.baselines import constant_policy, load_classical, RIVALS
+from metactl_ros.baselines import BASELINES, constant_policy, load_classical
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.policy.bundle import load_bundle
@@ -34,7 +34,9 @@ def controller_of(name, settings):
 
 
 @pytest.mark.parametrize('slope_radps', [0.0, 0.02])
-@pytest.mark.parametrize('name', ['policy', 'ct', *(name for name in RIVALS if name != 'oracle')])
+@pytest.mark.parametrize(
+    'name', ['policy', 'ct', *(name for name in BASELINES if name != 'oracle')]
+)
 def test_an_arm_whose_readings_freeze_is_let_go_of_before_it_is_fast(settings, name, slope_radps):
     loop, policy = controller_of(name, settings)
     rate_hz, aside = settings.controller.law.rate_hz, np.zeros_like(POSTURES)

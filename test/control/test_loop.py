@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from starts import start
+from support.episodes import start
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, HEALTHY, Mode
@@ -158,9 +158,9 @@ def test_stop_holds_the_posture_in_which_it_was_entered():
 def test_a_stopped_arm_follows_again_when_the_reference_returns():
     modes, q, _ = stopped_run(400, 100, 200)
     assert np.all(modes[200:] == Mode.NOMINAL)
-    _, undisturbed, _ = stopped_run(400, 0, 0)
-    assert np.abs(q - undisturbed)[200].max() > 0.2
-    assert np.abs(q - undisturbed)[350:].max() < 0.02
+    _, deferred_signals, _ = stopped_run(400, 0, 0)
+    assert np.abs(q - deferred_signals)[200].max() > 0.2
+    assert np.abs(q - deferred_signals)[350:].max() < 0.02
 
 
 def blind_steps(ramp_s, num_steps=40):

@@ -10,10 +10,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from sights import ARM, FRICTION, MOTION, Recorder, SETTINGS
-from starts import start
+from support.episodes import start
+from support.sights import ARM, FRICTION, MOTION, Recorder, SETTINGS
 
-from metactl_ros.baselines import ESTIMATE, load_rivals, make_classical, RIVALS, truth_of
+from metactl_ros.baselines import BASELINES, ESTIMATE, load_baselines, make_classical, truth_of
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Health, HEALTHY, Mode
 from metactl_ros.dynamics.two_link import gravity_torque, lump
@@ -29,18 +29,18 @@ TRUTH = truth_of(SETTINGS.plant, 0.75, 2.0)
 LIMIT_NM = np.array(ARM.limits.effort_nm)
 REACH_NM = np.array(ARM.limits.effort_rate_nmps) / SETTINGS.controller.law.rate_hz
 POSTURE = np.array([0.3, 0.4])
-ESTIMATING = [name for name in RIVALS if name != 'ct_best']
+ESTIMATING = [name for name in BASELINES if name != 'ct_best']
 NAMES = pytest.mark.parametrize('name', ESTIMATING)
 
 
 @cache
 def controller_of(name):
     truth = TRUTH if name == 'oracle' else None
-    rival = getattr(load_rivals(), name)
+    rival = getattr(load_baselines(), name)
     return make_classical(without_warmup(SETTINGS.controller), rival, truth)
 
 
-BANDWIDTH_RADPS = load_rivals().momentum_observer.estimator.momentum_observer.bandwidth_radps
+BANDWIDTH_RADPS = load_baselines().momentum_observer.estimator.momentum_observer.bandwidth_radps
 
 
 def with_features(controller, num_extra):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from situations import LAW, MODEL, SETTINGS, Situation
+from support.situations import LAW, MODEL, SETTINGS, Situation
 
 from metactl_ros.control.computed_torque import computed_torque, holding_torque
 from metactl_ros.control.law import nominal_gains

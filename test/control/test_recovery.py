@@ -15,9 +15,9 @@ from metactl_ros.ros.loopback import loopback_environment
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from ros_peer import Peer, ROOT, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
+from support.ros_peer import Peer, ROOT, wait_until
 
 pytestmark = pytest.mark.ros
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 import quadprog
-from situations import LAW, SETTINGS
+from support.situations import LAW, problems, SETTINGS
 
 from metactl_ros.control import shield
 from metactl_ros.control.gain_map import GainMap
@@ -21,18 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MAP = GainMap(SETTINGS.controller.gain_box, 2)
 NOMINAL = nominal_gains(LAW, 2, 2)
 SHIELD = Shield(MAP, NOMINAL.tolist())
-
-
-def problems(count, seed, reach=1.5):
-    """Return proposals, unit normals with some zeros, and offsets with a non-empty set."""
-    rng = np.random.default_rng(seed)
-    normal = rng.normal(size=(count, 8)) * np.exp(rng.normal(size=(count, 8)))
-    normal[rng.random((count, 8)) < 0.15] = 0.0
-    normal[:, 0] += 1e-3
-    normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
-    proposal = rng.uniform(-reach, reach, (count, 8))
-    span = np.abs(normal).sum(axis=-1)
-    return proposal, normal, span * rng.uniform(-0.98, 1.0, count)
 
 
 def solved_by_quadprog(proposal, normal, offset):

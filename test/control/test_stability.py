@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from starts import start
+from support.episodes import start
 
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.loop import ControlLoop

@@ -7,23 +7,14 @@ import json
 
 import numpy as np
 import pytest
-from test_hil_judge import changed, good_run, in_mode, TIMES_S, with_error
+from support.made_runs import changed, good_run, in_mode, TIMES_S, with_error
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil import fault_table
-from metactl_ros.hil.always import Verdict
-from metactl_ros.hil.fault_table import comparison, main, measure
-from metactl_ros.hil.random_faults import (
-    APART_S,
-    following_error,
-    FOLLOWING_ERROR_RAD,
-    INTRUDERS,
-    left_too_early,
-    random_faults,
-)
-from metactl_ros.hil.run_log import Span
-from metactl_ros.hil.scripted_fault import ScriptedFault
+from metactl_ros.hil.fault_table import comparison, GUARDED, main, measure
+from metactl_ros.hil.judge import Verdict
+from metactl_ros.hil.scenario import shipped_scenarios
 
 FAULT_S = 2.02  # of good_run
 
@@ -74,46 +65,6 @@ def test_an_error_counts_while_the_controller_means_to_follow():
     assert measure(unknown)['largest_error_rad'] is None
 
 
-@pytest.mark.parametrize(
-    ('log', 'passes', 'says'),
-    [
-        (good_run(), True, '0.010 rad'),
-        (
-            with_error(3.0, 3.02, FOLLOWING_ERROR_RAD + 0.1),
-            False,
-            '2 of 500 ticks, first at 3.000',
-        ),
-        (in_mode(Mode.STOP, 0.0, 9.0), False, 'it never did'),
-    ],
-)
-def test_random_faults_may_not_lose_an_arm_that_is_said_to_follow(log, passes, says):
-    verdict = following_error(log)
-    assert (verdict.has_passed, verdict.is_always) == (passes, True)
-    assert says in verdict.found
-
-
-def test_an_arm_that_is_not_said_to_follow_may_be_anywhere():
-    log = with_error(3.0, 4.0, 9.0)
-    assert following_error(replace(log, mode=changed(log.mode, 3.0, 4.0, Mode.FAULT))).has_passed
-
-
-@pytest.mark.parametrize(
-    ('kind', 'left_s', 'passes'),
-    [
-        ('second_states', 3.5, False),
-        ('second_states', 2.5, True),  # it may not be noticed yet
-        ('second_states', 4.9, True),  # it is as good as over
-        ('freeze', 3.5, True),  # nobody can tell while the arm rests
-    ],
-)
-def test_a_fault_is_not_left_while_its_cause_can_be_told(kind, left_s, passes):
-    span = Span(ScriptedFault(kind=kind, at_s=2.0, for_s=3.0), 2.0, 5.0)
-    log = replace(in_mode(Mode.FAULT, 2.2, left_s), spans=(span,))
-    verdict = left_too_early(log)
-    assert (verdict.has_passed, verdict.is_always) == (passes, True)
-    assert ('none of 1 was' if passes else f'in spite of {kind}') in verdict.found
-
-
 ROW = {'scenario': 'a', 'title': 'A title'} | measure(good_run())
 
 
@@ -130,7 +81,7 @@ def runs_of(monkeypatch, logs):
     """Let runs of scenarios have these outcomes, one after the other."""
     left = list(logs)
 
-    def run_once(file, folder):
+    def run_once(file, scenario, folder):
         return left.pop(0), (Verdict('never FAULT', False, 'FAULT'), Verdict('else', True, 'fine'))
 
     monkeypatch.setattr(fault_table, 'run_once', run_once)
@@ -187,14 +138,6 @@ def test_an_unknown_scenario_is_refused(tmp_path, capsys):
         fault_table.run('no_such', tmp_path)
 
 
-@pytest.mark.parametrize('seed', range(5))
-def test_no_controller_is_killed_while_somebody_else_commands_or_is_about_to(seed):
-    faults = list(random_faults(600.0, seed))
-    spans = {
-        kind: [(f['at_s'], f['at_s'] + f['for_s']) for f in faults if f['kind'] == kind]
-        for kind in ('kill_controller', *INTRUDERS)
-    }
-    assert all(spans.values())
-    for kill in spans.pop('kill_controller'):
-        for begin_s, end_s in (span for other in spans.values() for span in other):
-            assert end_s + APART_S < kill[0] or kill[1] + APART_S < begin_s
+def test_every_scenario_about_the_arm_itself_is_measured():
+    names = {path.stem for path in shipped_scenarios()}
+    assert set(GUARDED) <= names

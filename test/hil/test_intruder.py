@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The intruder as a process: each of its deeds is seen on the topics, and ends."""
+"""The intruder as a process: each of its intrusions is seen on the topics, and ends."""
 
 import os
 import signal
@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.hil.scripted_fault import INTRUSIONS
+from metactl_ros.hil.scenario import INTRUSIONS
 from metactl_ros.ros.loopback import loopback_environment
-from metactl_ros.runtime.joint_messages import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rcl_interfaces.srv import DescribeParameters, GetParameters
-from ros_peer import Peer, ROOT, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
+from support.ros_peer import Peer, ROOT, wait_until
 from trajectory_msgs.msg import JointTrajectory
 
-from metactl_ros.hil.intruder import main, parse_deed
+from metactl_ros.hil.intruder import main, parse_intrusion
 
 pytestmark = pytest.mark.ros
 
@@ -35,7 +35,7 @@ JOINTS = ['joint1', 'joint2']
 
 
 class Witness(Peer):
-    """Tells where an arm is, and hears and answers what an intruder does."""
+    """Publishes where an arm is, and receives and answers what an intruder sends."""
 
     def __init__(self):
         super().__init__(DOMAIN)
@@ -51,16 +51,16 @@ class Witness(Peer):
         serve(Trigger, 'controller/clear_context', self.on_clear)
         self.truths = self.node.create_publisher(JointState, 'plant/truth', 5)
         self.where = [0.2, -0.1]
-        self._teller = threading.Thread(target=self._tell, daemon=True)
-        self._teller.start()
+        self._publisher = threading.Thread(target=self._publish, daemon=True)
+        self._publisher.start()
 
     def _spin(self):
-        # Who has gone gets no answer, of which rclpy warns; raised, the warning is a SystemError.
+        # A client that has gone gets no answer; raised, the warning of rclpy is a SystemError.
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             super()._spin()
 
-    def _tell(self):
+    def _publish(self):
         while not self._must_end:
             message = JointState(name=JOINTS, position=self.where, velocity=[0.0, 0.0])
             set_stamp(message.header.stamp, time.time_ns())
@@ -84,7 +84,7 @@ class Witness(Peer):
 
     def close(self):
         self._must_end = True
-        self._teller.join()
+        self._publisher.join()
         super().close()
 
 
@@ -118,7 +118,7 @@ def order(process, text):
 
 def test_a_second_arm_rests_where_the_first_was_seen_until_it_is_ended(witness, intruder):
     wait_until(lambda: 'intruder' in witness.node.get_node_names())
-    assert witness.publishers('joint_states') == 0  # nobody can tell
+    assert witness.publishers('joint_states') == 0  # nothing shows it yet
     order(intruder, 'second_states=0.5')
     wait_until(lambda: len(witness.states) > 5)
     witness.where = [1.0, 1.0]
@@ -220,11 +220,11 @@ def test_it_ends_cleanly_whatever_it_does(witness, intruder, how):
 )
 def test_wrong_use_is_refused_with_the_reason(text, says, capsys):
     with pytest.raises(ConfigError, match=says):
-        parse_deed(text)
+        parse_intrusion(text)
     assert main(['intruder', text]) == 2
     assert says in capsys.readouterr().err
 
 
 def test_an_amount_that_is_not_given_is_the_usual_one():
-    assert parse_deed('echoed_states') == ('echoed_states', 0.02)
-    assert parse_deed('echoed_states=-1') == ('echoed_states', -1.0)
+    assert parse_intrusion('echoed_states') == ('echoed_states', 0.02)
+    assert parse_intrusion('echoed_states=-1') == ('echoed_states', -1.0)

@@ -12,7 +12,7 @@ from metactl_ros.policy.bundle import load_bundle
 
 @pytest.fixture(scope='module')
 def made(settings, tmp_path_factory):
-    from bundles import made_bundle  # needs torch, which not every test here does
+    from support.bundles import made_bundle  # needs torch, which not every test here does
 
     return made_bundle(tmp_path_factory, settings)
 

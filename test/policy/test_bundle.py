@@ -9,16 +9,16 @@ import shutil
 import subprocess
 import sys
 
-from bundles import (
+import numpy as np
+import onnxruntime
+import pytest
+from support.bundles import (
     change_contract,
     golden_of,
     npz,
     refusal,
     reseal,
 )
-import numpy as np
-import onnxruntime
-import pytest
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode

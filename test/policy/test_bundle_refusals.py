@@ -4,12 +4,12 @@
 
 import os
 from pathlib import Path
-import socket
 
-from bundles import files_of, golden_of, refusal, reseal
+from hostile.runs import make_socket
 import numpy as np
 import onnx
 import pytest
+from support.bundles import files_of, golden_of, refusal, reseal
 
 from metactl_ros.errors import MetactlError
 from metactl_ros.policy.bundle import BundleError
@@ -60,21 +60,6 @@ def test_a_file_is_not_covered_by_listing_it(spoilt, load):
     assert "found 'extra', too" in refusal(load, spoilt)
 
 
-def to_fifo(path):
-    os.mkfifo(path)
-
-
-def to_socket(path):
-    folder = os.open(path.parent, os.O_RDONLY)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(f'/proc/self/fd/{folder}/{path.name}')  # a socket's path must be short
-    os.close(folder)
-
-
-def to_folder(path):
-    path.mkdir()
-
-
 def to_link_outside(path):
     path.symlink_to(path.parent.with_name('outside'))
 
@@ -91,9 +76,9 @@ def to_loop(path):
 @pytest.mark.parametrize(
     ('replacement', 'reason'),
     [
-        (to_fifo, 'expected a regular file'),
-        (to_socket, 'No such device'),
-        (to_folder, 'directory'),
+        (os.mkfifo, 'expected a regular file'),
+        (make_socket, 'No such device'),
+        (Path.mkdir, 'directory'),
         (to_link_outside, 'symbolic link'),
         (to_link_inside, 'symbolic link'),
         (to_loop, 'symbolic link'),

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden vectors and cards that no robot loads, and by how much a golden vector may be missed."""
 
-from bundles import golden_of, npy_claiming, npz, refusal, reseal, zip_of
 import numpy as np
 import pytest
+from support.bundles import golden_of, npy_claiming, npz, refusal, reseal, zip_of
 
 W, F = 5, 11
 

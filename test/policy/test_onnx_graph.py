@@ -7,7 +7,6 @@
 
 from pathlib import Path
 
-from graphs import computed_shapes, CONSTANTS, F, FIRST_ROW, onnx_model, policy_with, W
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 import pytest
+from support.graphs import computed_shapes, CONSTANTS, F, FIRST_ROW, onnx_model, policy_with, W
 
 from metactl_ros.policy.onnx_file import MAX_CHARACTERS
 from metactl_ros.policy.onnx_graph import (

@@ -9,7 +9,10 @@ import subprocess
 import sys
 import time
 
-from answering import (
+import numpy as np
+from onnx import helper
+import pytest
+from support.answering import (
     abort,
     access_nothing,
     be_killed,
@@ -20,12 +23,9 @@ from answering import (
     say_much,
     spin,
 )
-from answering import sleep as sleep_long
-from bundles import npz
-from graphs import golden_of_policy, policy_with
-import numpy as np
-from onnx import helper
-import pytest
+from support.answering import sleep as sleep_long
+from support.bundles import npz
+from support.graphs import golden_of_policy, policy_with
 
 from metactl_ros.policy import verifier
 from metactl_ros.policy.onnx_policy import PolicyShape
@@ -45,11 +45,11 @@ SOON_S = ANSWER_S + SLACK_S + 1.0
 
 
 def answer_to(act):
-    return run_confined('answering', act.__name__.encode())
+    return run_confined('support.answering', act.__name__.encode())
 
 
 def test_an_answer_comes_back():
-    assert run_confined('answering', b'abc' * 1_000_000) == b'cba' * 1_000_000
+    assert run_confined('support.answering', b'abc' * 1_000_000) == b'cba' * 1_000_000
 
 
 def test_only_the_answer_is_the_answer():
@@ -99,10 +99,10 @@ def test_a_process_that_does_not_start_says_nothing_about_the_policy(monkeypatch
         run_confined('no_such_module', b'')
     monkeypatch.setattr(verifier, 'START_S', 0.0)
     with pytest.raises(NotStartedError, match='did not start within 0 s'):
-        run_confined('answering', b'')
+        run_confined('support.answering', b'')
     monkeypatch.setattr(sys, 'executable', '/nowhere/python')
     with pytest.raises(NotStartedError, match='cannot be started'):
-        run_confined('answering', b'')
+        run_confined('support.answering', b'')
     assert children() <= before
 
 
@@ -119,7 +119,7 @@ def test_it_ends_itself_when_nobody_waits_for_it_any_more():
         '    print(process.pid, flush=True)\n'
         '    time.sleep(60.0)\n'
         'verifier._exchange = exchange\n'
-        "verifier.run_confined('answering', b'sleep')\n"
+        "verifier.run_confined('support.answering', b'sleep')\n"
     )
     path = os.pathsep.join([str(folder) for folder in Path(__file__).parents[1:3]])
     with subprocess.Popen(
@@ -211,7 +211,7 @@ def test_what_onnxruntime_cannot_bear_is_refused_even_if_the_check_let_it_pass(
 ):
     with pytest.raises(BundleError, match=r"the operator '(Expand|ReduceMax)'"):
         verify_confined(files_of(make()))
-    monkeypatch.setattr(verifier, '__name__', 'unchecked_verifier')
+    monkeypatch.setattr(verifier, '__name__', 'support.unchecked_verifier')
     began = time.monotonic()
     with pytest.raises(BundleError, match=reason) as caught:
         verify_confined(files_of(make()))

@@ -16,7 +16,8 @@ import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rclpy.serialization import deserialize_message
-from recordings import (
+from std_srvs.srv import Trigger
+from support.recordings import (
     assert_equal,
     changed,
     cut,
@@ -29,15 +30,14 @@ from recordings import (
     write_raw_mcap,
     write_sqlite,
 )
-from ros_peer import Peer, ROOT, wait_until
-from std_srvs.srv import Trigger
+from support.ros_peer import Peer, ROOT, wait_until
 
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.cli import main
 from metactl_ros.control.modes import Mode
 from metactl_ros.processes import running, Setup
 from metactl_ros.replay.recompute import compared_ticks
-from metactl_ros.replay.verdict import answer, Question
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 from metactl_ros.ros.loopback import loopback_environment
 
 pytestmark = pytest.mark.ros
@@ -63,7 +63,7 @@ def baseline(tmp_path_factory):
 
 
 def test_a_lockstep_recording_is_computed_again_to_the_bit(lockstep):
-    result = answer(Question(bag=lockstep))
+    result = replay_bag(ReplayRequest(bag=lockstep))
     assert_equal(result)
     assert result.sent.counts['joint_commands']['fading'] > 0  # the last zero
     np.testing.assert_array_equal(result.again.effort_nm, result.log.effort_nm)
@@ -71,7 +71,7 @@ def test_a_lockstep_recording_is_computed_again_to_the_bit(lockstep):
 
 
 def test_the_fixed_gains_are_computed_again_to_the_bit(baseline):
-    result = answer(Question(bag=baseline))
+    result = replay_bag(ReplayRequest(bag=baseline))
     assert_equal(result)
     assert result.facts['computed_by'] == 'ct'
 
@@ -84,7 +84,7 @@ def test_a_recording_of_joints_with_a_prefix_is_computed_again_to_the_bit(tmp_pa
         'controller: {ros__parameters: {joint_prefix: left_}}\n'
     )
     bag = record_lockstep(tmp_path / 'bag', DOMAIN, TICKS, params_file=tmp_path / 'params.yaml')
-    result = answer(Question(bag=bag))
+    result = replay_bag(ReplayRequest(bag=bag))
     assert result.log.joint_names == ('left_joint1', 'left_joint2')
     assert result.facts['verdict'] == 'equal', result.facts
 
@@ -94,7 +94,7 @@ def test_another_controller_is_compared_in_open_loop_and_called_so(lockstep, bas
         from metactl_ros.settings import shipped_policy
 
         bundle = None if other else shipped_policy()
-        result = answer(Question(bag=bag, controller=other, bundle=bundle))
+        result = replay_bag(ReplayRequest(bag=bag, controller=other, bundle=bundle))
         assert result.again.is_open_loop
         assert 'open loop' in result.facts['verdict']
         assert 'open loop' in result.facts['computed_again']['label']
@@ -127,7 +127,7 @@ def test_a_real_robot_that_falls_silent_and_a_controller_that_does_are_computed_
             wait_until(lambda: num_ticks(bag) > least)
     finally:
         peer.close()
-    result = answer(Question(bag=bag))
+    result = replay_bag(ReplayRequest(bag=bag))
     assert_equal(result)
     assert result.log.num_states.min() == 0
     assert result.log.num_states.max() > 1
@@ -141,7 +141,7 @@ def test_a_killed_recorder_loses_less_than_a_second_and_the_rest_is_equal(tmp_pa
         processes['recorder'].kill()
         killed_ns = time.time_ns()
         processes['recorder'].wait()
-    result = answer(Question(bag=bag))
+    result = replay_bag(ReplayRequest(bag=bag))
     assert killed_ns - result.log.stamp_ns[-1] < 1e9
     assert result.exit_code == 3
     assert any('was not ended' in problem for problem in result.log.problems)
@@ -161,7 +161,7 @@ def test_the_verb_records_a_robot_that_runs_already(tmp_path):
             timeout=60.0,
         )
     assert done.returncode == 0
-    result = answer(Question(bag=tmp_path / 'bag'))
+    result = replay_bag(ReplayRequest(bag=tmp_path / 'bag'))
     assert len(result.log.stamp_ns) > 50
     assert result.again.first_difference is None
 
@@ -183,7 +183,7 @@ def test_one_altered_sample_is_caught_at_that_sample(
         getattr(message, field)[0] += 1e-12
 
     bag = write_own(tmp_path / 'bag', changed(messages, f'/controller/{topic}', number, alter))
-    result = answer(Question(bag=bag))
+    result = replay_bag(ReplayRequest(bag=bag))
     assert result.again.first_difference.tick == number
     assert result.again.first_difference.quantity in quantity
     assert result.exit_code == 1
@@ -194,7 +194,7 @@ def test_a_command_other_than_the_computed_one_is_caught(tmp_path, messages):
         message.effort[1] += 1e-12
 
     rows = changed(messages, '/joint_commands', 100, alter)
-    first = answer(Question(bag=write_own(tmp_path / 'bag', rows))).again.first_difference
+    first = replay_bag(ReplayRequest(bag=write_own(tmp_path / 'bag', rows))).again.first_difference
     assert (first.tick, first.quantity) == (100, 'command')
     assert first.joint_or_gain == 'joint2'
     assert first.recorded != first.recomputed
@@ -206,7 +206,7 @@ def test_bags_of_other_writers_are_equal_too(tmp_path, messages):
         next(write_sqlite(tmp_path / 'file', messages).glob('*.db3')),
         write_raw_mcap(tmp_path / 'raw.mcap', messages),
     ):
-        result = answer(Question(bag=bag))
+        result = replay_bag(ReplayRequest(bag=bag))
         assert (result.facts['verdict'], result.exit_code) == ('equal', 0), result.facts['partial']
         assert len(result.log.stamp_ns) == TICKS
 
@@ -232,7 +232,7 @@ def test_a_bag_by_mcap_ros2_support_is_equal_too(tmp_path, messages):
             writer.write_message(
                 message.topic, schemas[message.type_name], content, message.log_time_ns
             )
-    result = answer(Question(bag=tmp_path / 'other.mcap'))
+    result = replay_bag(ReplayRequest(bag=tmp_path / 'other.mcap'))
     assert (result.facts['verdict'], result.exit_code) == ('equal', 0), result.facts['partial']
 
 
@@ -241,7 +241,7 @@ def test_a_recording_begun_in_the_middle_of_a_run_is_partial_and_equal_once_sett
 ):
     begin_ns = stamp_ns([m for m in messages if m.topic == '/controller/shield'][20])
     later = [m for m in messages if m.topic.endswith('/bundle') or stamp_ns(m) >= begin_ns]
-    result = answer(Question(bag=write_own(tmp_path / 'bag', later)))
+    result = replay_bag(ReplayRequest(bag=write_own(tmp_path / 'bag', later)))
     assert result.exit_code == 3
     assert any('middle of a run' in problem for problem in result.log.problems)
     assert result.again.first_difference is None

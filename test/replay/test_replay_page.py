@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from tick_logs import ARM, Day, log_of, rows_of, SETTINGS
+from support.tick_logs import ARM, Day, log_of, rows_of, SETTINGS
 
 from metactl_ros.check.certificates import check_certificates, Violation
 from metactl_ros.replay import page as replay_page

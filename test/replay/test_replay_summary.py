@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rosbags', reason='needs the extra `sim`')
-from made_bags import a_day, bag_of, doctored, NUM_TICKS, TELEMETRY, without, write
+from support.made_bags import a_day, bag_of, doctored, NUM_TICKS, TELEMETRY, without, write
 
 from metactl_ros.cli import main
 from metactl_ros.replay.summary import summary
-from metactl_ros.replay.verdict import answer, Question
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 
 
 @pytest.fixture(scope='module')
@@ -22,10 +22,10 @@ def rows():
 
 @pytest.fixture
 def asked(tmp_path):
-    """Return the answer to messages, once they are in a bag, and its table."""
+    """Return the replay of messages, once they are in a bag, and its table."""
 
     def ask(rows, **options):
-        result = answer(Question(bag=write(tmp_path / 'bag.mcap', rows), **options))
+        result = replay_bag(ReplayRequest(bag=write(tmp_path / 'bag.mcap', rows), **options))
         return result, summary(result)
 
     return ask

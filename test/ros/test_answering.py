@@ -17,8 +17,8 @@ from rcl_interfaces.srv import (
 )
 from std_srvs.srv import SetBool, Trigger
 
-from metactl_ros.ros import answering
-from metactl_ros.ros.answering import answer_always, MOST_PARAMETERS, MOST_REASON, MOST_TOLD
+from metactl_ros.ros import spin
+from metactl_ros.ros.spin import answer_always, MOST_LOGGED, MOST_PARAMETERS, MOST_REASON
 
 pytestmark = pytest.mark.ros
 
@@ -181,12 +181,12 @@ def test_a_reason_is_legible_and_not_too_long():
 
 def test_of_a_flood_of_refusals_some_are_told_in_every_second(monkeypatch):
     now_s = 100.0
-    monkeypatch.setattr(answering.time, 'monotonic', lambda: now_s)
+    monkeypatch.setattr(spin.time, 'monotonic', lambda: now_s)
     asked = Asked(Trigger, fail)
     for _ in range(1000):
         assert not asked.ask().success
-    assert len(asked.said) == MOST_TOLD
+    assert len(asked.said) == MOST_LOGGED
     assert asked.said[-1].endswith('Others that come within this second are not told.')
     now_s = 101.0
     asked.ask()
-    assert len(asked.said) == MOST_TOLD + 1
+    assert len(asked.said) == MOST_LOGGED + 1

@@ -14,13 +14,13 @@ import zipfile
 import pytest
 import yaml
 
-from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.settings import share_directory, shipped_policy
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from ros_peer import Peer, running
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
+from support.ros_peer import Peer, running
 
 pytestmark = pytest.mark.ros
 

@@ -10,13 +10,14 @@ import os
 import threading
 import time
 
-from followed import as_followed
 import numpy as np
 import pytest
+from support.episodes import as_followed
 import yaml
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from recordings import (
+from sensor_msgs.msg import JointState
+from support.recordings import (
     assert_equal,
     changed,
     messages_of,
@@ -24,12 +25,11 @@ from recordings import (
     with_every_command,
     write_own,
 )
-from ros_peer import PATIENCE_S, Peer, running, wait_until
-from sensor_msgs.msg import JointState
+from support.ros_peer import PATIENCE_S, Peer, running, wait_until
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.topics import TOPICS
-from metactl_ros.baselines import CLASSICAL, constant_policy, load_classical, load_rivals
+from metactl_ros.baselines import CLASSICAL, constant_policy, load_baselines, load_classical
 from metactl_ros.cli import main
 from metactl_ros.control.estimators.disturbance import MomentumObserver
 from metactl_ros.control.estimators.estimator import Sight
@@ -38,11 +38,11 @@ from metactl_ros.control.modes import Mode
 from metactl_ros.dynamics.two_link import lump
 from metactl_ros.errors import MetactlError
 from metactl_ros.plants import make_plant
-from metactl_ros.processes import begin, end, Setup
-from metactl_ros.replay.verdict import answer, Question, summary
+from metactl_ros.processes import commands, ProcessGroup, Setup
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest, summary
 from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.runtime.controller import with_full_window
-from metactl_ros.runtime.joint_messages import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
 from metactl_ros.settings import share_directory, shipped_policy
 from metactl_ros.signals import split
 from metactl_ros.sim.rollout import run_episode
@@ -126,23 +126,21 @@ def bag(tmp_path_factory, settings):
     topics += [f'{n}/{topic}={TOPICS[topic]}' for n in CLASSICAL for topic in (STAMPED, FORWARD)]
     other = rivals_file(folder / 'other.yaml', {OTHER: {'rate_per_s2': 123.0}})
     out = (f'out:={folder / "bag"}', f'topics:={json.dumps(topics)}')
-    environment, processes, peer = loopback_environment(DOMAIN), [], Peer(DOMAIN)
+    group, peer = ProcessGroup(loopback_environment(DOMAIN)), Peer(DOMAIN)
     try:
         robots = {name: Robot(peer, name, settings) for name in CLASSICAL}
         with running('recorder', DOMAIN, *out):
             for name in CLASSICAL:
                 file = str(other) if name == OTHER else ''
                 setup = setup_of(name, params_file=folder / 'patient.yaml', classical_file=file)
-                processes.append(begin(setup, 'controller_node', environment))
+                group.start(name, commands(setup)['controller_node'])
             wait_until(lambda: all(r.is_listened_to for r in robots.values()), timeout_s=60.0)
             for name, robot in robots.items():
                 robot.drive(setup_of(name).episode())
-            for process in processes:  # one by one: the recorder is to hear each one's last words
-                process.terminate()
-                assert process.wait(10.0) == 0
+            for name in CLASSICAL:  # one by one: the recorder is to see how each one ends
+                assert group.stop(name) == 0
     finally:
-        for process in processes:
-            end(process)
+        group.stop_all()
         peer.close()
     return folder / 'bag'
 
@@ -153,8 +151,8 @@ def whole(bag):
     return write_own(bag.parent / 'whole', with_every_command(messages_of(bag)))
 
 
-def question(bag, name, **options):
-    return Question(bag=bag, node=f'/{name}/controller', **options)
+def request_of(bag, name, **options):
+    return ReplayRequest(bag=bag, node=f'/{name}/controller', **options)
 
 
 @pytest.mark.parametrize('name', CLASSICAL)
@@ -168,7 +166,7 @@ def test_a_node_drives_as_the_loop_in_process_and_its_bag_is_computed_again_to_t
     plant = make_plant('rk4', settings)
     policy = policy or constant_policy(loop.nominal_action)
     expected = run_episode(plant, as_followed(setup.episode()), policy, loop, STEPS)
-    result = answer(question(bag, name))
+    result = replay_bag(request_of(bag, name))
     log = result.log
     assert set(log.shield['mode']) == {Mode.WARMUP, Mode.NOMINAL, Mode.BLIND}
     np.testing.assert_array_equal(log.effort_nm[:STEPS], expected.effort_nm)
@@ -184,12 +182,12 @@ def test_a_node_drives_as_the_loop_in_process_and_its_bag_is_computed_again_to_t
 def test_the_bag_of_a_controller_is_replayed_by_all_others_in_open_loop(whole):
     for other in CLASSICAL:
         for name in ('slotine_li', 'ct_best'):
-            result = answer(question(whole, name, controller=other))
+            result = replay_bag(request_of(whole, name, controller=other))
             assert result.again.is_open_loop == (other != name)
             verdict = 'equal' if other == name else 'open loop, compared with nothing'
             assert result.facts['verdict'] == verdict
             assert result.exit_code == 0  # with the certificates of the recorded one
-    result = answer(question(whole, 'slotine_li', bundle=shipped_policy()))
+    result = replay_bag(request_of(whole, 'slotine_li', bundle=shipped_policy()))
     assert result.again.is_open_loop
     assert result.again.gains.shape[1] != result.log.gains.shape[1]
     assert result.exit_code == 0
@@ -198,12 +196,13 @@ def test_the_bag_of_a_controller_is_replayed_by_all_others_in_open_loop(whole):
 def test_the_estimate_of_another_controller_is_made_from_the_recorded_efforts(
     whole, tmp_path, settings, capsys
 ):
-    result = answer(question(whole, 'ct', controller='momentum_observer'))
+    result = replay_bag(request_of(whole, 'ct', controller='momentum_observer'))
     assert result.again.is_open_loop
     assert 'open loop' in result.facts['verdict']
     assert 'open loop' in result.facts['computed_again']['label']
     assert result.exit_code == 0
-    log, bandwidth_radps = result.log, load_rivals().momentum_observer.estimator.momentum_observer
+    bandwidth_radps = load_baselines().momentum_observer.estimator.momentum_observer
+    log = result.log
     observer = MomentumObserver(
         bandwidth_radps, lump(settings.arm, 0.0), settings.arm.limits.effort_nm
     )
@@ -223,19 +222,19 @@ def test_the_estimate_of_another_controller_is_made_from_the_recorded_efforts(
 
 def test_gains_of_another_file_are_another_controller(whole, tmp_path):
     copy = rivals_file(tmp_path / 'copy.yaml', {})
-    result = answer(question(whole, 'momentum_observer', classical_file=copy))
+    result = replay_bag(request_of(whole, 'momentum_observer', classical_file=copy))
     assert (result.again.is_open_loop, result.facts['verdict']) == (False, 'equal')
     other = rivals_file(tmp_path / 'other.yaml', {'momentum_observer': {'bandwidth_radps': 9.0}})
-    result = answer(question(whole, 'momentum_observer', classical_file=other))
+    result = replay_bag(request_of(whole, 'momentum_observer', classical_file=other))
     assert result.again.is_open_loop
 
 
 def test_a_bag_tells_the_file_of_its_gains_and_needs_it_no_more(whole):
-    result = answer(question(whole, OTHER))
+    result = replay_bag(request_of(whole, OTHER))
     assert result.log.facts['classical file'] == 'other.yaml'
     assert ('recorded by', f'{OTHER}, other.yaml') in summary(result)
     assert result.exit_code == 0
-    shipped = answer(question(whole, OTHER, classical_file=SHIPPED))
+    shipped = replay_bag(request_of(whole, OTHER, classical_file=SHIPPED))
     assert shipped.again.is_open_loop
 
 
@@ -273,13 +272,13 @@ def with_facts(bag, messages, change):
 def test_a_bag_that_does_not_tell_its_controller_is_refused(tmp_path, messages, change, says):
     bag = with_facts(tmp_path / 'bag', messages, change)
     with pytest.raises(MetactlError, match=says):
-        answer(question(bag, 'momentum_observer'))
+        replay_bag(request_of(bag, 'momentum_observer'))
 
 
 def test_after_a_gap_an_estimator_is_not_compared_until_a_restart(tmp_path, messages):
     stamps = sorted({stamp_ns(m) for m in messages if m.topic.endswith('/shield')})
     kept = [m for m in messages if stamp_ns(m) not in stamps[70:73]]
-    result = answer(question(write_own(tmp_path / 'bag', kept), 'momentum_observer'))
+    result = replay_bag(request_of(write_own(tmp_path / 'bag', kept), 'momentum_observer'))
     assert result.exit_code == 3
     assert result.again.first_difference is None
     assert result.again.is_compared.tolist() == [k < 70 for k in range(len(result.log.stamp_ns))]
@@ -292,5 +291,5 @@ def test_an_altered_estimate_is_caught_at_its_tick(tmp_path, messages):
 
     topic = '/momentum_observer/controller/shield'
     bag = write_own(tmp_path / 'bag', changed(messages, topic, 30, alter))
-    first = answer(question(bag, 'momentum_observer')).again.first_difference
+    first = replay_bag(request_of(bag, 'momentum_observer')).again.first_difference
     assert (first.tick, first.quantity, first.joint_or_gain) == (30, 'estimate', 'joint2')

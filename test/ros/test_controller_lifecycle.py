@@ -14,8 +14,8 @@ from metactl_ros.settings import shipped_policy
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from diagnostic_msgs.msg import DiagnosticStatus
 from lifecycle_msgs.srv import ChangeState, GetState
-from resting_robot import PATIENT, Robot, STILL
-from ros_peer import running, wait_until
+from support.resting_robot import PATIENT, Robot, STILL
+from support.ros_peer import running, wait_until
 
 pytestmark = pytest.mark.ros
 

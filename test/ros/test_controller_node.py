@@ -16,46 +16,23 @@ import pytest
 from metactl_ros.baselines import CLASSICAL
 from metactl_ros.control.modes import Mode
 from metactl_ros.runtime.deadlines import CORE_LATENCY
-from metactl_ros.runtime.joint_messages import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
 from metactl_ros.settings import shipped_policy
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from resting_robot import JOINTS, PATIENT, PERIOD_S, Robot, STILL
-from ros_peer import priorities, running, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, String
 from std_srvs.srv import SetBool, Trigger
+from support.resting_robot import JOINTS, PATIENT, PERIOD_S, STILL
+from support.ros_peer import priorities, running, wait_until
 
 pytestmark = pytest.mark.ros
 
 DOMAIN = os.getpid() % 50 * 2 + 1
 BUNDLE = shipped_policy()
-
-
-@pytest.fixture(scope='module')
-def lasting_robot():
-    robot = Robot(DOMAIN)
-    yield robot
-    robot.close()
-
-
-@pytest.fixture
-def robot(lasting_robot):
-    lasting_robot.forget()
-    yield lasting_robot
-    lasting_robot.speaks = False
-
-
-@pytest.fixture
-def controller(robot):
-    """A controller in NOMINAL whose arm stays where it is."""
-    with running('controller_node', DOMAIN, PATIENT, STILL) as process:
-        robot.speaks = True
-        robot.until(Mode.NOMINAL)
-        yield process
 
 
 def efforts(robot):

@@ -14,9 +14,10 @@ import pytest
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.baselines import CLASSICAL
 from metactl_ros.errors import ConfigError
-from metactl_ros.launch_arguments import LAUNCH_ARGUMENTS, wish_of
-from metactl_ros.processes import parameters_of, Setup
+from metactl_ros.options import from_texts, launch_arguments
+from metactl_ros.processes import LaunchRequest, parameters_of
 
+ARGUMENTS = launch_arguments(LaunchRequest)
 PATH = Path(__file__).resolve().parents[2] / 'launch' / 'meta_controller.launch.py'
 OTHERS = {
     'policy': 'some.metactl',
@@ -47,59 +48,57 @@ OTHERS = {
 
 def texts(**given):
     """Return the text of every argument, as given or as usual."""
-    return {name: argument.usual for name, argument in LAUNCH_ARGUMENTS.items()} | given
+    return {name: argument.default for name, argument in ARGUMENTS.items()} | given
 
 
 def processes(**given):
     """Return the parameters of each process that these arguments start."""
-    return parameters_of(wish_of(texts(**given)).setup)
+    return parameters_of(from_texts(LaunchRequest, texts(**given)))
 
 
 def test_every_argument_has_a_description():
-    assert all(len(argument.description) > 10 for argument in LAUNCH_ARGUMENTS.values())
+    assert all(len(argument.description) > 10 for argument in ARGUMENTS.values())
 
 
 def test_a_controller_is_chosen_from_all_there_are():
-    assert LAUNCH_ARGUMENTS['controller'].choices == ['policy', *CLASSICAL]
+    assert ARGUMENTS['controller'].choices == ['policy', *CLASSICAL]
 
 
 def test_without_arguments_the_usual_is_started_on_this_machine_and_never_ends():
-    assert wish_of(texts()) == (Setup(), 0.0, True)
+    assert from_texts(LaunchRequest, texts()) == LaunchRequest(duration_s=0.0, loopback=True)
 
 
 def test_no_argument_is_forgotten():
-    assert set(OTHERS) == set(LAUNCH_ARGUMENTS)
-    same = [name for name in OTHERS if wish_of(texts(**{name: OTHERS[name]})) == wish_of(texts())]
-    assert not same
+    assert set(OTHERS) == set(ARGUMENTS)
+    usual = LaunchRequest()
+    changed = {n: from_texts(LaunchRequest, texts(**{n: text})) for n, text in OTHERS.items()}
+    assert not [name for name, request in changed.items() if request == usual]
 
 
 def test_every_argument_ends_where_it_belongs():
-    assert wish_of(OTHERS) == (
-        Setup(
-            policy='some.metactl',
-            policy_sha256='ab' * 32,
-            controller='ct',
-            classical_file='some.yaml',
-            arm_file='arm.yaml',
-            controller_file='controller.yaml',
-            joint_prefix='left_',
-            reference='trajectory',
-            autostart=False,
-            shadow=True,
-            plant='rk4',
-            tau_z_s=3.0,
-            payload_kg=1.5,
-            payload_estimate_kg=1.5,
-            seed=7,
-            namespace='left',
-            params_file=Path('params.yaml'),
-            record=Path('some/bag'),
-            faults='some_faults',
-            lockstep=True,
-            log_level='debug',
-        ),
-        5.0,
-        False,
+    assert from_texts(LaunchRequest, OTHERS) == LaunchRequest(
+        policy='some.metactl',
+        policy_sha256='ab' * 32,
+        controller='ct',
+        classical_file='some.yaml',
+        arm_file='arm.yaml',
+        controller_file='controller.yaml',
+        joint_prefix='left_',
+        reference='trajectory',
+        autostart=False,
+        shadow=True,
+        plant='rk4',
+        tau_z_s=3.0,
+        payload_kg=1.5,
+        seed=7,
+        namespace='left',
+        params_file=Path('params.yaml'),
+        record=Path('some/bag'),
+        faults='some_faults',
+        lockstep=True,
+        log_level='debug',
+        duration_s=5.0,
+        loopback=False,
     )
 
 
@@ -135,8 +134,8 @@ def test_a_recording_goes_where_it_is_told():
 
 @pytest.mark.parametrize(('word', 'truth'), [('true', True), ('True', True), ('FALSE', False)])
 def test_truth_is_said_in_any_capitals(word, truth):
-    wish = wish_of(texts(use_sim_time=word, loopback=word))
-    assert (wish.setup.lockstep, wish.is_local) == (truth, truth)
+    request = from_texts(LaunchRequest, texts(use_sim_time=word, loopback=word))
+    assert (request.lockstep, request.loopback) == (truth, truth)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,7 @@ def test_another_word_is_refused_with_the_name_and_a_way_out(name, word, expecte
     with pytest.raises(
         ConfigError, match=f'{name}: expected {expected}, found {word!r}; say {name}:=.+'
     ):
-        wish_of(texts(**{name: word}))
+        from_texts(LaunchRequest, texts(**{name: word}))
 
 
 @pytest.fixture

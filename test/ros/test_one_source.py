@@ -13,42 +13,20 @@ import numpy as np
 import pytest
 
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.runtime.joint_messages import set_stamp
+from metactl_ros.runtime.joint_samples import set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from lifecycle_msgs.srv import ChangeState
 import rclpy
-from resting_robot import JOINTS, PATIENT, PERIOD_S, Robot, STILL
-from ros_peer import running, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
+from support.resting_robot import JOINTS, PATIENT, PERIOD_S, STILL
+from support.ros_peer import running, wait_until
 
 pytestmark = pytest.mark.ros
 
 DOMAIN = os.getpid() % 50 * 2 + 1
-
-
-@pytest.fixture(scope='module')
-def lasting_robot():
-    robot = Robot(DOMAIN)
-    yield robot
-    robot.close()
-
-
-@pytest.fixture
-def robot(lasting_robot):
-    lasting_robot.forget()
-    yield lasting_robot
-    lasting_robot.speaks = False
-
-
-@pytest.fixture
-def controller(robot):
-    with running('controller_node', DOMAIN, PATIENT, STILL) as process:
-        robot.speaks = True
-        robot.until(Mode.NOMINAL)
-        yield process
 
 
 @contextmanager

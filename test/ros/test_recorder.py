@@ -16,7 +16,6 @@ import pytest
 pytest.importorskip('rclpy', reason='needs the extra `ros`')
 pytest.importorskip('rosbags', reason='needs the extra `sim`')
 
-from bags import read_records
 from mcap.records import Chunk, Message
 import rclpy
 from rclpy.duration import Duration
@@ -27,6 +26,7 @@ from rosbags.typesys import get_types_from_msg, get_typestore, Stores
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
+from support.bags import read_records
 
 from metactl_ros.bag.topics import load_definition, parse_topics, TOPICS
 from metactl_ros.errors import ConfigError, MissingDependency

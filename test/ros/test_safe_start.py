@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from metactl_ros import processes as fleet
+from metactl_ros import processes
 from metactl_ros.cli import main
 from metactl_ros.errors import ConfigError
-from metactl_ros.processes import assumed_by, commands, parameters_of, Setup
+from metactl_ros.processes import commands, default_parameters, parameters_of, Setup
 from metactl_ros.ros import parameters
 from metactl_ros.settings import policy_file, share_directory, shipped_policy
 
@@ -23,9 +23,12 @@ def test_a_node_started_by_hand_waits_and_then_holds():
 
 def test_with_a_real_robot_nothing_is_assumed_and_with_a_simulated_one_it_moves():
     real = Setup(plant='none')
-    assert (assumed_by(real), parameters_of(real)) == ({}, {'controller_node': {}})
+    assert (default_parameters(real), parameters_of(real)) == ({}, {'controller_node': {}})
     moves = {'controller_node': {'autostart': True, 'reference': 'sinusoid'}}
-    assert [assumed_by(Setup(plant=plant)) for plant in ('rk4', 'bullet')] == [moves, moves]
+    assert [default_parameters(Setup(plant=plant)) for plant in ('rk4', 'bullet')] == [
+        moves,
+        moves,
+    ]
 
 
 def test_a_parameter_file_overrules_what_is_assumed_and_what_is_chosen_overrules_both(tmp_path):
@@ -46,7 +49,7 @@ def test_a_parameter_file_overrules_what_is_assumed_and_what_is_chosen_overrules
 def test_a_file_that_does_not_exist_refuses_with_code_2_and_its_name(
     name, plant, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(fleet.subprocess, 'Popen', None)  # nothing is started
+    monkeypatch.setattr(processes.subprocess, 'Popen', None)  # nothing is started
     missing = str(tmp_path / 'misspelt.yaml')
     assert main(['up', '--plant', plant, f'--{name.replace("_", "-")}', missing]) == 2
     said = capsys.readouterr().err
@@ -108,6 +111,6 @@ def test_a_prefix_is_refused_for_the_simulated_robot_which_has_none():
 )
 def test_up_tells_the_controller_of_a_real_robot_what_was_said_aloud(words, told, monkeypatch):
     asked = []
-    monkeypatch.setattr(fleet, 'run_up', lambda setup, *_: asked.append(setup) or 0)
+    monkeypatch.setattr(processes, 'run_up', lambda setup, *_: asked.append(setup) or 0)
     assert main(['up', '--plant', 'none', *words]) == 0
     assert parameters_of(asked[0]) == {'controller_node': told}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from starts import start
+from support.episodes import start
 
 from metactl_ros.dynamics.two_link import gravity_torque, inertia_matrix, lump
 from metactl_ros.plants import make_plant

@@ -9,8 +9,8 @@ import pytest
 from metactl_ros.ros.loopback import loopback_environment
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from ros_peer import Peer, priorities, ROOT, running, wait_until
 from sensor_msgs.msg import JointState
+from support.ros_peer import Peer, priorities, ROOT, running, wait_until
 
 pytestmark = pytest.mark.ros
 
@@ -18,7 +18,7 @@ DOMAIN = os.getpid() % 50 * 2 + 1
 ENDS_ITSELF = """
 import gc, os, signal, sys, weakref
 from metactl_ros.ros.control_node import ControlNode
-from metactl_ros.ros.front_process import FrontProcess
+from metactl_ros.ros.front_node import FrontProcess
 from metactl_ros.ros.spin import run_node
 
 arguments = ['--ros-args', '-p', 'autostart:=true']
@@ -40,7 +40,7 @@ WITH_A_TIMER = """
 import os, signal, sys, time
 import rclpy
 from metactl_ros.ros.control_node import ControlNode
-from metactl_ros.ros.front_process import FrontProcess
+from metactl_ros.ros.front_node import FrontProcess
 from metactl_ros.ros.spin import run_node
 
 arguments = ['--ros-args', '-p', 'autostart:=true']

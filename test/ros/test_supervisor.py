@@ -6,7 +6,8 @@ from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
-from test_control_thread import MS, NOMINAL, on_time, SECOND_NS, WARMUP
+from support.rides import NOMINAL, WARMUP
+from support.worlds import MS, on_time, SECOND_NS
 
 from metactl_ros.control.modes import Cause, Mode
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.runtime.joint_messages import LAST_STAMP_NS, nanoseconds, set_stamp
+from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, nanoseconds, set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from resting_robot import PERIOD_S, Robot, STILL
-from ros_peer import running, wait_until
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
+from support.resting_robot import PERIOD_S, Robot, STILL
+from support.ros_peer import running, wait_until
 
 pytestmark = pytest.mark.ros
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rides import BLIND, FAULT, NOMINAL, Ride, STOP, WARMUP
-from tick_logs import ARM, Day, log_of, PERIOD_NS, SETTINGS
+from support.rides import BLIND, FAULT, NOMINAL, Ride, STOP, WARMUP
+from support.tick_logs import ARM, Day, log_of, PERIOD_NS, SETTINGS
 
 from metactl_ros.baselines import load_classical
 from metactl_ros.check.certificates import check_certificates
@@ -15,7 +15,7 @@ from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, Mode, ModeState, warmed_up_anew
 from metactl_ros.motion.reference import Hold
 from metactl_ros.replay.recompute import reproduce
-from metactl_ros.runtime.context_clearing import ContextClearing, EVERY_NS
+from metactl_ros.runtime.operator_desk import CLEAR_EVERY_NS, ContextClearing
 from metactl_ros.signals import ArmState
 
 CONTROLLER = SETTINGS.controller
@@ -145,7 +145,7 @@ def test_the_context_is_cleared_at_most_once_a_second_and_whoever_asks_is_told()
     assert sum(tick.was_restarted for tick in day.ticks) == 1 + 3
     assert answers[0][1] == 'with the next tick; modes and what they count stay'
     assert answers[1] == (False, 'cleared just now; ask again in 0.99 s')
-    assert EVERY_NS == 100 * PERIOD_NS
+    assert CLEAR_EVERY_NS == 100 * PERIOD_NS
 
 
 @pytest.mark.parametrize(

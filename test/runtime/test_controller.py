@@ -3,10 +3,10 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-from followed import as_followed, LIMITS
 import numpy as np
 import pytest
-from rides import (
+from support.episodes import as_followed, LIMITS
+from support.rides import (
     ARM,
     BLIND,
     BUDGET_NS,

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import numpy as np
 import psutil
 import pytest
-from test_control_thread import (
+from support.rides import BLIND, NOMINAL, PERIOD_NS, WARMUP
+from support.worlds import (
     arrival,
     BOOT_NS,
     each,
@@ -24,7 +25,6 @@ from test_control_thread import (
     STEP_NM,
     World,
 )
-from test_controller import BLIND, NOMINAL, PERIOD_NS, WARMUP
 
 from metactl_ros.runtime import deadlines as module
 from metactl_ros.runtime.deadlines import (

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rides import ARM, FAULT, Ride, STOP, WARMUP
+from support.rides import ARM, FAULT, Ride, STOP, WARMUP
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.signals import ArmState

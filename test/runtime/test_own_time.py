@@ -4,8 +4,8 @@
 
 import numpy as np
 import pytest
-from rides import Ride, state_at
-from test_control_thread import (
+from support.rides import PERIOD_NS, Ride, state_at
+from support.worlds import (
     arrival,
     each,
     LEAD_NS,
@@ -14,7 +14,6 @@ from test_control_thread import (
     STEP_NM,
     World,
 )
-from test_controller import PERIOD_NS
 
 from metactl_ros.control.modes import Cause, Mode
 

@@ -8,8 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from rides import Ride
-from test_control_thread import (
+from support.rides import ARM, BLIND, GRAVITY_NM, NOMINAL, PERIOD_NS, POSTURE, QUICK, Ride, WARMUP
+from support.tick_logs import ARM as DAY_ARM
+from support.tick_logs import Day, log_of, SETTINGS
+from support.worlds import (
     arrival,
     BOOT_NS,
     each,
@@ -22,9 +24,6 @@ from test_control_thread import (
     TIMEOUT_NS,
     World,
 )
-from test_controller import ARM, BLIND, GRAVITY_NM, NOMINAL, PERIOD_NS, POSTURE, QUICK, WARMUP
-from tick_logs import ARM as DAY_ARM
-from tick_logs import Day, log_of, SETTINGS
 
 from metactl_ros.bag.cdr import JointValues, Point
 from metactl_ros.bag.tick_log import find_breaks
@@ -37,7 +36,7 @@ from metactl_ros.dynamics.two_link import gravity_torque, lump
 from metactl_ros.motion.reference import Hold
 from metactl_ros.replay.recompute import reproduce
 from metactl_ros.runtime.control_thread import WARM_CACHE_NS
-from metactl_ros.runtime.inbox import Arrival
+from metactl_ros.runtime.state_intake import Arrival
 from metactl_ros.signals import ArmState
 
 HORIZON_S = QUICK.context.horizon_s
@@ -131,7 +130,7 @@ def test_a_tick_may_be_late_by_the_timeout_of_the_states(late_ns, is_blind):
     with world.in_its_time():
         first, second = world.take()
         world.thread._newest = first
-        world.thread._effort_nm = world.controller.begin(first.state, first.effort_nm)
+        world.thread._check.effort_nm = world.controller.begin(first.state, first.effort_nm)
         world.thread._tick([second], PERIOD_NS, late_ns)
     assert (world.sent[0][1].tick.mode == BLIND) is is_blind
 
@@ -250,7 +249,7 @@ def test_after_a_pause_the_evidence_of_before_does_not_count(is_paused, mode):
 def away_while_deciding(pause_ns, **changes):
     """Return a world whose controller stood still within a tick, and the times around that."""
     world, told = PausedWorld(**changes), []
-    world.thread._tell = told.append
+    world.thread._publish = told.append
     for ns in each(PERIOD_NS, 2 * SECOND_NS):
         world.at(ns, lambda ns=ns: world.inbox.put(resting(ns)))
     tick = world.controller.drive
@@ -275,7 +274,7 @@ def test_what_was_decided_before_a_pause_is_told_but_not_sent_after_it():
     assert withheld.tick.mode == NOMINAL
     assert withheld.effort_nm is withheld.tick.step.effort_nm
     sent = [c for _, c in world.sent]
-    assert [id(c) for c in told if c is not withheld] == [id(c) for c in sent]
+    assert [id(c.effort_nm) for c in told if c is not withheld] == [id(c.effort_nm) for c in sent]
     place = next(k for k, c in enumerate(told) if c is withheld)
     before, after = sent[place - 1 : place + 1]
     assert before.tick.mode == NOMINAL
@@ -312,14 +311,14 @@ def test_only_what_the_next_tick_would_be_blind_after_is_withheld(pause_ns, chan
 
 def test_what_a_faulty_arm_was_to_do_is_sent_whenever():
     world, told = World(), []
-    world.thread._tell = told.append
+    world.thread._publish = told.append
     world.at(AWAY_NS - PERIOD_NS, lambda: world.thread.report(Cause.CLOCK_MISMATCH))
     world.at(AWAY_NS, lambda: setattr(world, 'take_takes_ns', 300 * MS))
     world.at(AWAY_NS + 300 * MS, lambda: setattr(world, 'take_takes_ns', 0))
     for ns in each(PERIOD_NS, SECOND_NS):
         world.at(ns, lambda ns=ns: world.inbox.put(arrival(ns)))
     world.run(SECOND_NS)
-    assert [id(c) for c in told] == [id(c) for _, c in world.sent]
+    assert [id(c.effort_nm) for c in told] == [id(c.effort_nm) for _, c in world.sent]
 
 
 def test_in_simulated_time_nobody_is_late():

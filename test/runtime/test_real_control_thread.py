@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 import pytest
-from rides import BLIND, WARMUP
-from test_control_thread import (
+from support.rides import BLIND, PERIOD_NS, WARMUP
+from support.worlds import (
     arrival,
     assert_are_safe,
     BOOT_NS,
@@ -21,10 +21,9 @@ from test_control_thread import (
     MS,
     SECOND_NS,
 )
-from test_controller import PERIOD_NS
 
 from metactl_ros.runtime import control_thread as module
-from metactl_ros.runtime.inbox import Inbox, INBOX_SIZE
+from metactl_ros.runtime.state_intake import Inbox, INBOX_SIZE
 
 
 def waits_in_vain(inbox):
@@ -166,12 +165,12 @@ def test_a_thread_that_hangs_in_telling_is_replaced_as_well():
     sent, inbox, hang = queue.Queue(), Inbox(), Hang()
     thread, _ = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
     commands = ride(inbox, sent, thread, 10)
-    thread._tell = hang
+    thread._publish = hang
     inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
     assert hang.has_begun.wait(60.0)
     while commands[-1].tick is not None:
         commands.append(sent.get(timeout=60.0))
-    thread._tell = lambda _: None
+    thread._publish = lambda _: None
     hang.may_end.set()
     while commands[-1].tick is None:
         commands.append(sent.get(timeout=60.0))

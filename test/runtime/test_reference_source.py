@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from trajectories import JOINTS, nanoseconds_of, point, SECOND_NS, trajectory
+from support.trajectories import JOINTS, nanoseconds_of, point, SECOND_NS, trajectory
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.joining import Braking, join
@@ -16,7 +16,7 @@ from metactl_ros.motion.limits import motion_limits, MotionBounds
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.ros.parameters import defaults_of
 from metactl_ros.runtime import reference_source as module
-from metactl_ros.runtime.joint_messages import MessageError
+from metactl_ros.runtime.joint_samples import MessageError
 from metactl_ros.runtime.reference_source import (
     LEAD_NS,
     LEAD_PER_POINT_NS,

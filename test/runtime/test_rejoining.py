@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An arm that did not follow its reference for a while, and joins it again."""
 
-from rides import ARM, BLIND, NOMINAL, PERIOD_NS, Ride, state_at, STOP, WARMUP
+from support.rides import ARM, BLIND, NOMINAL, PERIOD_NS, Ride, state_at, STOP, WARMUP
 
 
 def test_an_arm_that_was_stopped_joins_its_reference_again():

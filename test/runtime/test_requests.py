@@ -23,8 +23,8 @@ from rcl_interfaces.srv import (
     SetParameters,
     SetParametersAtomically,
 )
-from resting_robot import PATIENT, Robot, STILL
-from ros_peer import Peer, running, wait_until
+from support.resting_robot import PATIENT, Robot, STILL
+from support.ros_peer import Peer, running, wait_until
 
 from metactl_ros.ros.parameters import CONTROLLER
 

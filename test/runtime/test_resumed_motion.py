@@ -2,18 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """An arm that fell, or was reset, and is driven again: gently, and from where it is."""
 
-from followed import LIMITS
 import numpy as np
 import pytest
-from rides import ARM, BUDGET_NS, PERIOD_NS, SETTINGS
-from tick_logs import Day
-from trajectories import cdr_of, point, trajectory
+from support.episodes import LIMITS
+from support.rides import ARM, BUDGET_NS, PERIOD_NS, SETTINGS
+from support.tick_logs import Day
+from support.trajectories import cdr_of, point, trajectory
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.joint_messages import MessageError
+from metactl_ros.runtime.joint_samples import MessageError
 from metactl_ros.runtime.reference_source import TrajectorySource
-from metactl_ros.runtime.trajectory_intake import take_in
 from metactl_ros.sim.plant import PlantStart
 from metactl_ros.sim.rk4_arm import Rk4Arm
 
@@ -47,7 +46,7 @@ class Arm:
 
     def follow(self, *points):
         data = cdr_of(trajectory(*points, names=ARM.joint_names))
-        take_in(self.source, data, self.controller.last, 0)
+        self.controller.follow(data, 0)
 
 
 def jumps(ticks):
@@ -71,7 +70,7 @@ def test_where_trajectories_are_followed_the_arm_is_driven_and_held_until_one_co
 
 def test_a_trajectory_is_refused_before_the_first_tick_and_while_the_arm_does_not_follow():
     arm, goal = Arm(), point(2.0, (-0.8, 0.1))
-    arm.source = TrajectorySource(ARM.joint_names, LIMITS)  # which knows no state
+    arm.controller.reference = TrajectorySource(ARM.joint_names, LIMITS)  # which knows no state
     with pytest.raises(MessageError, match='trajectory: no joint state yet'):
         arm.follow(goal)
     arm = Arm()

@@ -42,7 +42,7 @@ class Ear:
         used = []
         for number in numbers:
             self.now_ns += every_ns
-            used.append(self.lines.hear(number, self.now_ns))
+            used.append(self.lines.receive(number, self.now_ns))
         return used
 
     @property
@@ -155,7 +155,7 @@ def judged(verdicts):
     """Return how many verdicts it took to be sure, or None."""
     contradictions = Contradictions()
     for number, contradicts in enumerate(verdicts, start=1):
-        contradictions.hear(number, contradicts=contradicts)
+        contradictions.record(number, contradicts=contradicts)
         if contradictions.are_there(number):
             return number
     return None
@@ -186,7 +186,7 @@ def test_a_share_of_a_quarter_is_a_second_arm():
 def test_contradictions_are_forgotten_after_a_second():
     contradictions = Contradictions()
     for contradicts in [False, True] * 5:
-        contradictions.hear(0, contradicts=contradicts)
+        contradictions.record(0, contradicts=contradicts)
     assert contradictions.are_there(EVIDENCE_LASTS_NS - 1)
     assert not contradictions.are_there(EVIDENCE_LASTS_NS)
 
@@ -283,10 +283,10 @@ def test_of_two_the_one_that_is_left_is_not_believed_before_it_is_alone():
     """The other may have been the robot, which starts again."""
     watch = SourceWatch('/joint_states')
     for number in (5, 1, 6):
-        watch.lines.hear(number, 0)
+        watch.lines.receive(number, 0)
     watch.look([ROBOT, OTHER], {}, 0)
     late_ns = 10_000_000_000
-    watch.lines.hear(100, late_ns)
+    watch.lines.receive(100, late_ns)
     assert not watch.are_states_in_doubt(late_ns)
     watch.look([ROBOT, OTHER], {}, late_ns)
     assert 'found /other, /robot alive' in watch.findings[0]
@@ -299,12 +299,12 @@ def test_of_two_the_one_that_is_left_is_not_believed_before_it_is_alone():
 def test_messages_are_findings_as_well_and_can_be_forgotten():
     watch = SourceWatch('/joint_states')
     for contradicts in [False, True] * 5:
-        watch.contradictions.hear(0, contradicts=contradicts)
+        watch.contradictions.record(0, contradicts=contradicts)
     assert watch.are_states_in_doubt(0)
     watch.look([ROBOT], {}, 0)
     assert 'some that contradict the others, from /robot' in watch.findings[0]
     for number in (5, 1, 6):
-        watch.lines.hear(number, 0)
+        watch.lines.receive(number, 0)
     watch.look([ROBOT], {}, 0)
     assert 'found /robot alive' in watch.findings[0]
     watch.contradictions = Contradictions()

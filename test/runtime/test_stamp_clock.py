@@ -18,8 +18,15 @@ from test_state_gate import (
     TIMEOUT_NS,
 )
 
-from metactl_ros.runtime.stamp_clock import DRIFT, SPAN_NS, STALL_NS, StampClock
-from metactl_ros.runtime.state_gate import ADOPT_AFTER, DRIFTS_AFTER_NS, StateGate
+from metactl_ros.runtime.state_gate import (
+    ADOPT_AFTER,
+    DRIFT,
+    DRIFTS_AFTER_NS,
+    SPAN_NS,
+    STALL_NS,
+    StampClock,
+    StateGate,
+)
 
 MS = 1_000_000
 
@@ -205,7 +212,7 @@ def clock_after(seconds, *, spacing_ns=PERIOD_NS):
     """Return a clock that has heard a punctual robot for so long, and the time."""
     clock = StampClock(PERIOD_NS, TIMEOUT_NS)
     for now_ns in range(0, seconds * SECOND_NS + 1, spacing_ns):
-        clock.hear(now_ns)
+        clock.note_arrival(now_ns)
         clock.note(0, now_ns)
     return clock, now_ns
 
@@ -214,7 +221,7 @@ def clock_after(seconds, *, spacing_ns=PERIOD_NS):
 def test_how_far_a_state_may_be_behind_or_ahead(excess_ns, is_so):
     clock, now_ns = clock_after(4)
     later_ns = now_ns + PERIOD_NS
-    clock.hear(later_ns)
+    clock.note_arrival(later_ns)
     # The last block began with this state: 20 of them, the newest least delay is its own.
     allowed_ns = TIMEOUT_NS + round(DRIFT * PERIOD_NS)
     assert clock.is_behind(allowed_ns + excess_ns, later_ns) is is_so
@@ -241,7 +248,7 @@ def test_after_a_silence_a_state_may_be_as_much_later_for_two_seconds(gap_ns, mi
     clock, now_ns = clock_after(4)
     begin_ns = now_ns + gap_ns
     for now_ns in range(begin_ns, begin_ns + 2 * SPAN_NS, PERIOD_NS):
-        clock.hear(now_ns)
+        clock.note_arrival(now_ns)
         clock.note(0, now_ns)
         still_ns = missed_ns if now_ns <= begin_ns + SPAN_NS else 0
         assert not clock.is_behind(TIMEOUT_NS + still_ns, now_ns)
@@ -257,14 +264,14 @@ def test_the_jitter_of_a_fast_robot_is_no_silence():
     clock = StampClock(PERIOD_NS, TIMEOUT_NS)
     for number in range(4000):
         now_ns = number * MS + (800_000 if number % 2 else 0)
-        clock.hear(now_ns)
+        clock.note_arrival(now_ns)
         clock.note(0, now_ns)
     assert clock.is_behind(TIMEOUT_NS + 6 * MS, now_ns)
 
 
 def test_before_anything_is_known_everything_is_in_step():
     clock = StampClock(PERIOD_NS, TIMEOUT_NS)
-    clock.hear(0)
+    clock.note_arrival(0)
     assert not clock.is_behind(SECOND_NS, 0)
     assert not clock.is_ahead(-SECOND_NS, 0)
 

@@ -7,9 +7,14 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from metactl_ros.runtime.joint_messages import JointSample
-from metactl_ros.runtime.stamp_clock import SPAN_NS
-from metactl_ros.runtime.state_gate import ADOPT_AFTER, CLOCK_TOLERANCE_NS, DISTRUSTED, StateGate
+from metactl_ros.runtime.joint_samples import JointSample
+from metactl_ros.runtime.state_gate import (
+    ADOPT_AFTER,
+    CLOCK_TOLERANCE_NS,
+    DISTRUSTED,
+    SPAN_NS,
+    StateGate,
+)
 from metactl_ros.settings import load_arm
 
 ARM = load_arm()

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from metactl_ros.runtime import tick_watch as module
-from metactl_ros.runtime.tick_watch import TickWatch
+from metactl_ros.runtime import deadlines as module
+from metactl_ros.runtime.deadlines import TickWatch
 
 MS = 1_000_000
 PERIOD_S = 0.01

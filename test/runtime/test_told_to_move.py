@@ -15,9 +15,9 @@ from metactl_ros.settings import load_arm
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from lifecycle_msgs.srv import ChangeState
-from resting_robot import JOINTS, PATIENT, PERIOD_S, Robot
-from ros_peer import running, wait_until
 from std_srvs.srv import SetBool
+from support.resting_robot import JOINTS, PATIENT, PERIOD_S, Robot
+from support.ros_peer import running, wait_until
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 pytestmark = pytest.mark.ros

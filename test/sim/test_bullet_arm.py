@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
 import pytest
-from starts import start
+from support.episodes import start
 
 from metactl_ros.dynamics.two_link import forward_dynamics, lump, mechanical_energy
 from metactl_ros.errors import PlantError

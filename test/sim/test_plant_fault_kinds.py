@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from starts import start
+from support.episodes import start
 
 from metactl_ros.dynamics.friction import friction_torque
 from metactl_ros.dynamics.two_link import forward_dynamics, lump

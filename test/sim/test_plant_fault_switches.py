@@ -8,19 +8,19 @@ import os
 import numpy as np
 import pytest
 
-from metactl_ros.runtime.joint_messages import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from ros_peer import Peer, running, wait_until
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
+from support.ros_peer import Peer, running, wait_until
 
-from metactl_ros.ros.quality_of_service import KEPT
+from metactl_ros.ros.messages import LATCHED
 from metactl_ros.sim.faults import KINDS
 
 pytestmark = pytest.mark.ros
@@ -151,7 +151,7 @@ def test_a_file_in_lockstep_acts_at_its_simulated_times(listener, tmp_path):
 
 @pytest.mark.parametrize('lockstep', ['false', 'true'])
 def test_a_stop_request_brakes_the_robot_even_one_that_comes_later(listener, lockstep):
-    requests = listener.node.create_publisher(Bool, 'stop_request', KEPT)
+    requests = listener.node.create_publisher(Bool, 'stop_request', LATCHED)
     requests.publish(Bool(data=True))  # latched: the robot is not there yet
     listener.efforts = [4.0, 2.0]
     given = ('plant:=rk4', f'lockstep:={lockstep}', 'command_timeout_s:=5.0')

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from starts import start
+from support.episodes import start
 
 from metactl_ros.dynamics.two_link import lump, mechanical_energy
 from metactl_ros.errors import PlantError

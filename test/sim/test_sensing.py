@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from starts import start
+from support.episodes import start
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.plants import make_plant

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from training.judge.bench_training import flat
+from training.records import leaves
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = flat(json.loads((ROOT / 'results' / 'bench.json').read_text()))
+KEPT = dict(leaves(json.loads((ROOT / 'results' / 'bench.json').read_text())))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from metactl_ros.baselines import CLASSICAL
+from metactl_ros.baselines import CLASSICAL, ControllerSpec, load_spec
 from training import benchmark
 from training.judge.benchmark_page import (
     interval,
@@ -19,13 +19,20 @@ from training.judge.benchmark_page import (
     verdict,
     write_page,
 )
-from training.judge.contest import Outcome, Player
 from training.judge.regimes import load_benchmark, Regime
+from training.judge.rollouts import Conditions, Rollouts
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = json.loads((ROOT / 'results' / 'benchmark.json').read_text())
 CASES = replace(load_benchmark().judging, rollouts=2, payloads_kg=(0.0, 1.5))
 SHORT = Regime(name='short', meaning='half a second', duration_s=0.5)
+CELL = benchmark.Cell(
+    spec=ControllerSpec('ct'),
+    regime=SHORT,
+    conditions=Conditions(),
+    cases=CASES,
+    peak_nm=(100.0, 30.0),
+)
 SPOT_TOLERANCE_PERCENT = 7.0
 """By which an RMSE in PyBullet may differ from that on RK4."""
 
@@ -67,9 +74,7 @@ def result_of(rmse, lost=()):
 
 
 def test_a_cell_is_judged_on_every_payload_and_rollout():
-    record = benchmark.run_cell(
-        benchmark.Cell(Player('ct'), SHORT, 'enforce', 'rk4', CASES, (100.0, 30.0))
-    )
+    record = benchmark.run_cell(CELL)
     assert record['num_rollouts'] == 4
     assert len(record['rmse_by_rollout']) == len(record['rmse_by_payload']) == 2
     assert record['rmse_by_payload'][1] > record['rmse_by_payload'][0]
@@ -78,11 +83,12 @@ def test_a_cell_is_judged_on_every_payload_and_rollout():
 
 
 def test_a_lost_arm_leaves_no_rmse_but_is_counted():
-    outcome = Outcome(
+    outcome = Rollouts(
         rmse_rad=np.array([0.1, 0.2, np.inf, 0.1]),
         is_lost=np.array([False, True, True, False]),
         peak_effort_nm=np.ones((4, 2)),
         variation_nmps=np.ones(4),
+        limited_share=np.zeros(4),
         shield_activation=np.zeros(4),
     )
     record = benchmark.summarise(outcome, CASES)
@@ -90,17 +96,17 @@ def test_a_lost_arm_leaves_no_rmse_but_is_counted():
 
 
 def test_cells_that_are_done_are_not_run_again(tmp_path, monkeypatch):
-    one = benchmark.Cell(Player('ct'), SHORT, 'enforce', 'rk4', CASES, (100.0, 30.0))
-    first = benchmark.run_cells([one], tmp_path, 1, Console(quiet=True))
+    first = benchmark.run_cells([CELL], tmp_path, 1, Console(quiet=True))
     (file,) = tmp_path.iterdir()
     file.write_text(json.dumps(first[0] | {'rmse': 42.0}))
-    again = benchmark.run_cells([one], tmp_path, 1, Console(quiet=True))
+    again = benchmark.run_cells([CELL], tmp_path, 1, Console(quiet=True))
     assert again[0]['rmse'] == 42.0
-    assert one._replace(peak_nm=(1.0, 1.0)).name != one.name
+    changed = replace(CELL, peak_nm=(1.0, 1.0))
+    assert benchmark.file_of(changed) != benchmark.file_of(CELL) == file.name
 
 
 def test_everyone_takes_part_and_the_oracle_comes_last():
-    names = [player.name for player in benchmark.players('nominal')]
+    names = [spec.name for spec in benchmark.controllers('nominal')]
     assert set(CLASSICAL) < set(names)
     assert 'robust_tau2' in names
     assert (names[0], names[-1]) == ('ct', 'oracle')
@@ -200,15 +206,13 @@ def test_a_kept_cell_can_be_computed_again():
         if (c['controller'], c['regime'], c['enforcement'])
         == ('momentum_observer', 'tau_2', 'enforce')
     )
-    own = next(p for p in benchmark.players('nominal') if p.name == 'momentum_observer')
     whole = load_benchmark()
     cell = benchmark.Cell(
-        own,
-        whole.regime('tau_2'),
-        'enforce',
-        'rk4',
-        whole.judging,
-        tuple(KEPT['ct_peak_effort_nm']),
+        spec=load_spec('momentum_observer'),
+        regime=whole.regime('tau_2'),
+        conditions=Conditions(),
+        cases=whole.judging,
+        peak_nm=tuple(KEPT['ct_peak_effort_nm']),
     )
     again = benchmark.run_cell(cell)
     assert again['rmse_by_rollout'] == pytest.approx(kept['rmse_by_rollout'], rel=1e-6)

@@ -17,12 +17,11 @@ import subprocess
 import sys
 import zipfile
 
-from bundles import finished_run
 import numpy as np
 import pytest
 from rich.console import Console
 from stable_baselines3.common.save_util import save_to_zip_file
-from test_train import small_run
+from support.bundles import finished_run, small_run
 import torch
 
 from metactl_ros.settings import load_settings
@@ -219,7 +218,7 @@ def test_more_weights_than_any_network_has_are_refused(spoilt, monkeypatch):
 def test_a_result_is_complete_or_absent(settings, tmp_path, monkeypatch):
     run = small_run(5)
     model = make_model(settings, run, make_env(settings, run), tmp_path / 'logs')
-    monkeypatch.setattr(module, '_sync', lambda path: (_ for _ in ()).throw(OSError('full')))
+    monkeypatch.setattr(module, 'sync', lambda path: (_ for _ in ()).throw(OSError('full')))
     with pytest.raises(OSError, match='full'):
         save_result(tmp_path, model)
     assert not (tmp_path / 'model.zip').exists()
@@ -250,11 +249,9 @@ except SystemExit:
 """
 RESUME = 'import training.train as m\nprint(m.main(["--resume", RUN]))'
 EVALUATE = (
-    'import concurrent.futures, training.evaluate as m, training.judge.trial\n'
-    'def in_this_process(max_workers, mp_context):\n'  # others are told in pickles of our own
-    '    return concurrent.futures.ThreadPoolExecutor(1)\n'
-    'training.judge.trial.ProcessPoolExecutor = in_this_process\n'
-    'print(m.main(["--run", RUN, "--plant", "rk4", "--tau-z", "2", "--rollouts", "1"]))'
+    'import training.evaluate as m\n'
+    'words = ["--plant", "rk4", "--tau-z", "2", "--rollouts", "1", "--jobs", "1"]\n'
+    'print(m.main(["--run", RUN, *words]))'
 )
 EXPORT = 'import training.export as m\nprint(m.main(["--run", RUN, "--out", RUN + ".metactl"]))'
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from training.learn.head_monitor import (
+from training.learn.judgements import (
     AT_ONCE,
     inspect_heads,
     layers_of,

@@ -18,12 +18,17 @@ from metactl_ros.settings import load_file
 from metactl_ros.sim.plant import PlantStart
 from training import evaluate
 from training.judge.study import expand, Study
-from training.learn import differences
-from training.learn.differences import load_differences, with_difference
-from training.learn.policy import mean_rmse
-from training.learn.run import load_presets, read_run, read_settings, RunConfig, settings_of
+from training.learn.run import (
+    load_differences,
+    load_presets,
+    read_run,
+    read_settings,
+    RunConfig,
+    settings_of,
+    with_difference,
+)
 from training.sweep import train_command
-from training.train import main, train
+from training.train import main, mean_rmse, train
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = load_file(Study, ROOT / 'config/studies/differences.yaml', '')
@@ -93,7 +98,7 @@ def test_a_difference_that_misspells_a_setting_is_refused(settings, tmp_path, mo
     (tmp_path / 'config').mkdir()
     text = 'wrong: {here: a, changed: b, settings: {arm: {link_mass_kg: [1.0, 1.0]}}}\n'
     (tmp_path / 'config' / 'differences.yaml').write_text(text)
-    monkeypatch.setattr(differences, 'share_directory', lambda: tmp_path)
+    monkeypatch.setattr('training.learn.run.share_directory', lambda: tmp_path)
     with pytest.raises(ConfigError, match="wrong: arm: unknown key 'link_mass_kg'"):
         with_difference(settings, 'wrong')
 

@@ -4,15 +4,15 @@
 
 from pathlib import Path
 
-from made_records import of_study
 import pytest
+from support.made_records import of_study
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_file
 from training.differences_page import gather, main, page_of, UNCHANGED
 from training.judge.study import expand, Study
-from training.learn.differences import load_differences
+from training.learn.run import load_differences
 from training.records import run_from
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,6 +1,5 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-from dataclasses import replace
 import json
 from pathlib import Path
 
@@ -8,13 +7,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from metactl_ros.baselines import CLASSICAL, load_rivals, RIVALS
-from metactl_ros.bench.twins import settings_of_twin
+from metactl_ros.baselines import CLASSICAL, load_baselines
 from metactl_ros.result_file import write_json
 from metactl_ros.settings import shipped_policy
 from training import evaluate
-from training.evaluate import main, PAPER_BASELINE_RAD, parse_args
-from training.judge.trial import rival_policy, run_trial, run_trials, Trial, TrialResult
+from training.evaluate import main, parse_args
+from training.judge.rollouts import Conditions, Rollouts, Trial
+from training.paper_numbers import BASELINE_RAD
 
 ROOT = Path(__file__).resolve().parents[2]
 # The first test evaluates both plants: a minute on a quiet machine, several on a busy one.
@@ -52,14 +51,14 @@ def test_the_kept_full_evaluation_is_the_papers_within_3_percent(plant):
     kept = json.loads((ROOT / 'results' / f'baseline_{plant}.json').read_text())
     assert {record['num_rollouts_per_payload'] for record in kept} == {20}
     for record in kept:
-        assert record['rmse'] == pytest.approx(PAPER_BASELINE_RAD[record['tau_z']], rel=0.03)
+        assert record['rmse'] == pytest.approx(BASELINE_RAD[record['tau_z']], rel=0.03)
         assert record['memory_share_percent'] >= 15.0
 
 
 @pytest.mark.parametrize('plant', ['rk4', 'bullet'])
 def test_baseline_rmse_is_the_papers_within_3_percent(records, plant):
     found = {record['tau_z']: record['rmse'] for record in records[1][plant]}
-    expected = {tau_z: PAPER_BASELINE_RAD[tau_z] for tau_z in found}
+    expected = {tau_z: BASELINE_RAD[tau_z] for tau_z in found}
     assert found == pytest.approx(expected, rel=0.03)
 
 
@@ -112,17 +111,19 @@ def test_seeds_give_files_of_their_own_and_other_numbers(tmp_path, one_payload):
 
 
 def a_trial(**changes):
-    usual = {'run': None, 'plant': 'rk4', 'twin': 'itself', 'tau_z_s': 2.0, 'seed': 1}
+    conditions = Conditions(is_guarded=False)
+    usual = {'spec': evaluate.FIXED_GAINS, 'conditions': conditions, 'tau_z_s': 2.0, 'seed': 1}
     usual |= {'payload_kg': 0.0, 'num_rollouts': 2, 'num_steps': 10}
     return Trial(**usual | changes)
 
 
+def rollouts(rmse_rad, is_lost):
+    return Rollouts(np.array(rmse_rad), np.array(is_lost), np.ones((2, 2)), *[np.zeros(2)] * 3)
+
+
 def test_rollouts_that_diverge_are_counted_and_leave_no_mean_that_flatters(settings):
     trial = a_trial()
-    rest = (np.ones((2, 2)), np.zeros(2), np.zeros(2))
-    whole, half = (
-        TrialResult(np.array([0.1, x]), *rest, np.array([False, x > 1.0])) for x in (0.2, np.inf)
-    )
+    whole, half = (rollouts([0.1, x], is_lost=[False, x > 1.0]) for x in (0.2, np.inf))
     record = evaluate.summarise(settings, [trial, trial], [whole, half])
     assert record['num_lost'] == 1
     assert record['rmse_by_payload'] == [pytest.approx(0.15), None]
@@ -133,26 +134,10 @@ def test_rollouts_that_diverge_are_counted_and_leave_no_mean_that_flatters(setti
 
 
 def test_a_lost_rollout_counts_as_lost_though_its_rmse_is_finite(settings):
-    rest = (np.ones((2, 2)), np.zeros(2), np.zeros(2))
-    result = TrialResult(np.array([0.1, 0.7]), *rest, np.array([False, True]))
+    result = rollouts([0.1, 0.7], is_lost=[False, True])
     record = evaluate.summarise(settings, [a_trial()], [result])
     assert record['num_lost'] == 1
     assert record['rmse'] == pytest.approx(0.4)
-
-
-def test_an_arm_that_is_pushed_away_is_lost(settings, monkeypatch):
-    still = run_trial(settings, a_trial())
-    assert not still.is_lost.any()
-    monkeypatch.setattr('metactl_ros.metrics.LOST_ERROR_RAD', 1e-3)
-    assert run_trial(settings, a_trial()).is_lost.all()
-
-
-def test_one_job_gives_what_two_give(settings):
-    trials = [a_trial(payload_kg=payload) for payload in (0.0, 1.5)]
-    one, two = (run_trials(settings, trials, jobs, Console(quiet=True)) for jobs in (1, 2))
-    for here, there in zip(one, two, strict=True):
-        np.testing.assert_array_equal(here.rmse_rad, there.rmse_rad)
-    assert one[0].rmse_rad.mean() < one[1].rmse_rad.mean()
 
 
 def test_a_bad_settings_file_ends_with_its_message_and_code_2(tmp_path, capsys):
@@ -198,15 +183,6 @@ def test_the_shipped_bundle_is_evaluated_like_a_run_and_only_under_its_own_shiel
     assert 'target_error_rad' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('name', RIVALS)
-def test_every_rival_can_be_tried(settings, name):
-    trial = a_trial(num_steps=60, payload_kg=1.5)
-    baseline = run_trial(settings, trial).rmse_rad
-    found = run_trial(settings, replace(trial, controller=name)).rmse_rad
-    assert np.isfinite(found).all()
-    assert found.mean() < baseline.mean()
-
-
 def test_rivals_are_evaluated_by_name_beside_the_baseline_and_without_memory(
     tmp_path, one_payload
 ):
@@ -216,19 +192,10 @@ def test_rivals_are_evaluated_by_name_beside_the_baseline_and_without_memory(
     for name in ('ct_integral', 'oracle'):
         record = json.loads((tmp_path / f'{name}_rk4_tau5_seed42.json').read_text())
         assert record['controller'] == name
-        assert record['rival']['theta'] == list(getattr(load_rivals(), name).theta)
+        assert record['rival']['theta'] == list(getattr(load_baselines(), name).theta)
         assert record['rmse'] < record['baseline_rmse']
         assert record['rmse_without_memory'] not in (None, record['rmse'])
         assert record['rmse_knowing_memory'] < record['baseline_rmse']
-
-
-def test_the_oracle_is_told_payload_and_memory_of_the_trial(settings):
-    trial = a_trial(controller='oracle', payload_kg=1.5, tau_z_s=5.0)
-    told = rival_policy(settings, trial)[0]._settings.estimator.oracle
-    assert (told.payload_kg, told.tau_z_s) == (1.5, 5.0)
-    assert told.friction == settings.plant.friction
-    without = rival_policy(settings_of_twin(settings, 'without_memory'), trial)[0]
-    assert without._settings.estimator.oracle.friction.memory_gain_nmprad == 0.0
 
 
 def test_an_unknown_controller_is_refused_with_the_names_there_are(capsys):

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The judgements of a run: at their step, each once, and none of them felt by the training."""
 
-from dataclasses import replace
+from functools import partial
 import json
 
 import numpy as np
@@ -10,35 +10,27 @@ import pytest
 from rich.console import Console
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
+from support import bundles
 import torch
 
+from metactl_ros.baselines import ControllerSpec
 from metactl_ros.result_file import write_json
 from training import evaluate
-from training.learn.head_monitor import inspect_actor, record_actor
-from training.learn.judgements import FILE, head_report_of, Judgements, read_judgements
+from training.learn.judgements import (
+    FILE,
+    head_report_of,
+    inspect_actor,
+    Judgements,
+    read_judgements,
+    record_actor,
+)
 from training.learn.networks import MIN_FEATURES
-from training.learn.run import load_presets, make_env, make_model, RunConfig, RunError
+from training.learn.run import make_env, make_model, RunError
 from training.train import train, Watch
 
 QUIET = Console(quiet=True)
 torch.set_num_threads(1)
-
-
-def small_run(steps=230, **changes):
-    hyper = replace(load_presets().robust, learning_starts=60, batch_size=16, buffer_size=300)
-    run = RunConfig(
-        preset='robust',
-        model='incrt',
-        heads=2,
-        window=5,
-        tau_z=2.0,
-        seed=1,
-        steps=steps,
-        plant='rk4',
-        device='cpu',
-        hyper=hyper,
-    )
-    return replace(run, **changes)
+small_run = partial(bundles.small_run, heads=2)
 
 
 @pytest.fixture
@@ -192,17 +184,7 @@ def test_code_that_goes_on_with_the_run_of_another_is_named(
     for code in ('first', 'second', 'second'):
         monkeypatch.setattr('training.learn.run.code_of_checkout', lambda code=code: code)
         assert train(tmp_path, settings, run, resume=True, console=QUIET)
-    trial = evaluate.Trial(
-        run=tmp_path,
-        plant='rk4',
-        twin='itself',
-        tau_z_s=2.0,
-        seed=42,
-        payload_kg=0.0,
-        num_rollouts=1,
-        num_steps=10,
-    )
-    facts = evaluate.describe(trial)
+    facts = evaluate.describe(ControllerSpec('run', learned=tmp_path))
     assert facts['training']['resumed_with'] == ['second']
     assert facts['commit'] == 'first, second'
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from metactl_ros.errors import ConfigError
 from training.lyapunov_fit import LyapunovFit, main, sample_motion
 
 
@@ -56,19 +55,3 @@ def test_the_training_data_do_not_depend_on_the_shipped_matrix(settings):
         for world in (settings, changed)
     )
     np.testing.assert_array_equal(one.xi, two.xi)
-
-
-def test_a_refresh_goes_on_from_the_shipped_matrix(settings):
-    law, shipped = settings.controller.law, np.array(settings.controller.lyapunov.p_matrix)
-    learner = LyapunovFit(settings, learning_rate=1e-4)
-    learner.start_from(shipped, law)
-    np.testing.assert_allclose(learner.matrices()[1].detach(), shipped, rtol=0, atol=1e-5)
-    motion = sample_motion(settings, 3, 'random', 2.0)
-    learner.improve(torch.tensor(motion.xi[::50]), torch.tensor(motion.xi_dot[::50]))
-    refreshed = learner.matrices()[1].detach().numpy()
-    assert 0.0 < np.abs(refreshed - shipped).max() < 0.01
-
-
-def test_a_matrix_that_the_floor_excludes_is_not_gone_on_from(settings):
-    with pytest.raises(ConfigError, match=r'not fitted with a floor of 1\.0'):
-        LyapunovFit(settings).start_from(np.diag([3.9, 0.04, 0.03, 0.03]), settings.controller.law)

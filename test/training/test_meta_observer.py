@@ -4,23 +4,24 @@
 
 from dataclasses import replace
 
-from bundles import finished_run, refusal
 import numpy as np
 import pytest
+from support.bundles import finished_run, refusal
 
 from metactl_ros.baselines import (
+    ControllerSpec,
+    load_baselines,
     load_learned,
-    load_rivals,
+    load_spec,
     observer_gains,
     on_observer,
 )
+from metactl_ros.control.loop import ControlLoop
 from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.settings import load_settings
 from training.export import export_bundle
-from training.judge.contest import play, Player
 from training.judge.regimes import draw_cases, load_benchmark, Regime
-from training.judge.trial import trained_policy
-from training.learn.policy import load_policy
+from training.judge.rollouts import evaluate_controller, prepare
 from training.learn.run import load_presets, read_run, settings_of
 
 SETTINGS = load_settings()
@@ -62,12 +63,14 @@ def test_the_estimate_is_a_column_of_the_law_and_two_more_features():
 
 
 def test_learning_begins_at_the_tuned_observer(run):
-    loop, policy = trained_policy(SETTINGS, run)
-    wanted = loop.gain_map.action(observer_gains(ON_OBSERVER.controller))
+    controller, policy = prepare(ControllerSpec('run', learned=run), SETTINGS, None)
+    wanted = ControlLoop(SETTINGS.arm, controller).gain_map.action(
+        observer_gains(ON_OBSERVER.controller)
+    )
     windows = np.random.default_rng(0).normal(0.0, 0.3, (50, 5, 13))
     found = policy(windows)
     np.testing.assert_allclose(found, np.broadcast_to(wanted, found.shape), rtol=0, atol=0.05)
-    tuned = load_rivals().momentum_observer.theta
+    tuned = load_baselines().momentum_observer.theta
     theta = observer_gains(ON_OBSERVER.controller)
     assert (*theta[:4], *theta[-2:]) == (*tuned[:4], 1.0, 1.0)
 
@@ -79,7 +82,8 @@ def test_a_run_remembers_what_it_learns_on(run):
     assert settings_of(SETTINGS, config) == ON_OBSERVER
     plain = replace(config, controller='policy')
     assert settings_of(SETTINGS, plain) == SETTINGS
-    assert load_policy(run)[0] == 5
+    prepared = prepare(ControllerSpec('run', learned=run), SETTINGS, None)
+    assert prepared.controller.context.num_rows == 5
 
 
 def test_its_bundle_is_for_robots_that_have_the_observer_and_for_no_others(bundle):
@@ -88,14 +92,14 @@ def test_its_bundle_is_for_robots_that_have_the_observer_and_for_no_others(bundl
     assert found.contract.estimator == ON_OBSERVER.controller.estimator
     message = refusal(lambda path: load_bundle(path, SETTINGS.arm, SETTINGS.controller), bundle)
     assert 'gain_box' in message
-    other = replace(ON_OBSERVER.controller, estimator=load_rivals().ct_integral.estimator)
+    other = replace(ON_OBSERVER.controller, estimator=load_baselines().ct_integral.estimator)
     assert 'estimator' in refusal(lambda path: load_bundle(path, SETTINGS.arm, other), bundle)
 
 
 def test_before_any_training_it_tracks_like_the_observer_it_begins_at(bundle):
     episodes = draw_cases(SETTINGS, PLAIN, CASES)
-    learned = play(SETTINGS, episodes, Player('learned', bundle=bundle), 200)
-    rival = play(
-        SETTINGS, episodes, Player('momentum_observer', load_rivals().momentum_observer), 200
+    learned = evaluate_controller(
+        ControllerSpec('learned', learned=bundle), SETTINGS, episodes, 200
     )
+    rival = evaluate_controller(load_spec('momentum_observer'), SETTINGS, episodes, 200)
     assert learned.rmse_rad.mean() == pytest.approx(rival.rmse_rad.mean(), rel=0.3)

@@ -10,8 +10,8 @@ import torch
 
 from metactl_ros.settings import load_file
 from training.judge.study import expand, Study
+from training.learn.checkpoint import network_policy
 from training.learn.networks import build_policy, Model, NetworkConfig, TRANSFORMER_HEADS
-from training.learn.policy import network_policy
 from training.learn.run import load_presets, make_env, make_model, RunConfig
 from training.learn.shielded_sac import ShieldedSAC
 

@@ -7,7 +7,6 @@ import json
 import gymnasium
 from gymnasium import spaces
 import numpy as np
-from plain_attention import PlainDeepAttention, PlainShallowAttention
 import pytest
 from stable_baselines3 import SAC
 import torch
@@ -24,6 +23,7 @@ from training.learn.networks import (
     NetworkConfig,
     ShallowAttention,
 )
+from training.learn.plain_attention import PlainDeepAttention, PlainShallowAttention
 
 torch.set_num_threads(1)
 MODELS = sorted(EXTRACTORS)
@@ -130,11 +130,14 @@ def config(request):
     ],
 )
 def test_counts_are_those_of_the_design_to_the_unit(model, heads, window, expected):
-    assert count_parameters(NetworkConfig(model, heads, window)) == expected
+    assert count_parameters(build_policy(NetworkConfig(model, heads, window))) == expected
 
 
 def test_the_grus_are_as_large_as_what_they_are_compared_with():
-    small, large = (count_parameters(NetworkConfig(f'gru_{n}', 4, 20)) for n in ('small', 'large'))
+    small, large = (
+        count_parameters(build_policy(NetworkConfig(f'gru_{n}', 4, 20)))
+        for n in ('small', 'large')
+    )
     assert small == pytest.approx(114_260, rel=0.005)
     assert large == pytest.approx(264_788, rel=0.005)
 

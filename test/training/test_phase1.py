@@ -12,23 +12,21 @@ import pytest
 
 from metactl_ros.errors import ConfigError
 from training.phase1 import Evidence, judge, main, PAPER, Search, search_heads, VERSIONS
-from training.rank.head_count import (
+from training.rank import (
+    at_offsets,
     count_above_noise,
     count_heads,
-    isotropic_noise,
-    participation_ratio,
-    regression_noise,
-    Thresholds,
-)
-from training.rank.temporal_operator import (
-    at_offsets,
     draw_instants,
     fit_gradients,
     gradient_samples,
+    isotropic_noise,
     operator_of,
+    participation_ratio,
     PerturbedMemory,
+    regression_noise,
     rows_per_fit,
     simulate,
+    Thresholds,
     Trajectories,
 )
 
@@ -50,7 +48,7 @@ def printed_order(operator, thresholds):
     """Count heads in the order of the paper's Algorithm 1: grow, then prune, until K stays.
 
     It begins with u_1, and each iteration may keep one direction and drop one, by an eigenproblem
-    and a deflation of its own. What is measured is corrected as `training/rank/head_count.py`
+    and a deflation of its own. What is measured is corrected as `training/rank.py`
     says; the gate, which the paper leaves open, lets every decision pass.
     """
     norm, unchanged = np.linalg.norm(operator), 0

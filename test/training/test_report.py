@@ -3,20 +3,21 @@
 import csv
 import json
 
-from made_records import cells, COMMIT, kept_baselines, ROOT
 from matplotlib import image, pyplot
 import numpy as np
 import pytest
+from support.made_records import cells, COMMIT, kept_baselines, ROOT
 
 from training import paper_numbers
 from training.judge.analysis import analyse, analyse_as_paper, comparison_facts
-from training.judge.report_figures import (
+from training.judge.presentation import (
     ablation_figure,
+    comparison_rows,
     forest_figure,
+    main_rows,
     payload_figure,
     seeds_figure,
 )
-from training.judge.report_tables import comparison_rows, main_rows
 from training.records import run_from
 from training.report import main, parse_args
 

@@ -250,24 +250,24 @@ def test_the_table_has_on_top_what_goes_on(tmp_path):
     ]
 
 
-def test_progress_is_read_from_checkpoints_and_from_what_training_says(tmp_path):
+def test_progress_is_read_from_checkpoints_and_from_judgements(tmp_path):
     assert progress_of(tmp_path) == (0, None)
     (tmp_path / 'checkpoints' / '00002300').mkdir(parents=True)
     (tmp_path / 'checkpoints' / '.00002600.17.partial').mkdir()
     assert progress_of(tmp_path) == (2300, None)
-    with (tmp_path / 'log.txt').open('w') as log:
-        log.write('  2500 steps     12 s  delta  -12.3 %  shield moved   0.0 %  beta 0\n')
-        log.write(' 50000 steps   1234 s  delta   +3.4 %  shield moved  10.0 %  beta 0.1\n')
+    judged = [{'step': 2500, 'delta_percent': -12.3}, {'step': 50_000, 'delta_percent': 3.4}]
+    write_json(tmp_path / 'judgements.json', judged)
     assert progress_of(tmp_path) == (50_000, 3.4)
+    (tmp_path / 'judgements.json').write_text('[')
+    assert progress_of(tmp_path) == (2300, None)
 
 
-def test_progress_is_read_from_what_training_really_says(tmp_path, settings, monkeypatch):
+def test_progress_is_read_from_what_training_really_writes(tmp_path, settings, monkeypatch):
     monkeypatch.setattr('training.train.JUDGE_EVERY_STEPS', 20)
     errors_rad = iter([0.2, 0.1, 0.12, 0.15])  # of the baseline; of the policy at 20, 40 and 50
     monkeypatch.setattr('training.train.mean_rmse', lambda *_: next(errors_rad))
     (run,) = runs_of(tmp_path, steps=50)
-    with (tmp_path / 'log.txt').open('w') as log:
-        assert train(tmp_path, settings, run, resume=False, console=Console(file=log))
+    assert train(tmp_path, settings, run, resume=False, console=Console(quiet=True))
     (saved,) = (tmp_path / 'checkpoints').iterdir()
     saved.rename(saved.with_name('00000030'))
     assert progress_of(tmp_path) == (50, -25.0)

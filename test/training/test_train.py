@@ -1,6 +1,5 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-from dataclasses import replace
 import json
 import os
 from pathlib import Path
@@ -13,38 +12,20 @@ import numpy as np
 import psutil
 import pytest
 from rich.console import Console
+from support.bundles import small_run
 import torch
 
 from metactl_ros.errors import ConfigError
 from training.learn.checkpoint import load_checkpoint
 from training.learn.run import (
     choose_device,
-    load_presets,
     read_run,
-    RunConfig,
     RunError,
 )
 from training.train import main, train, Watch
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = Console(quiet=True)
-
-
-def small_run(steps, **changes):
-    hyper = replace(load_presets().robust, learning_starts=60, batch_size=16, buffer_size=300)
-    run = RunConfig(
-        preset='robust',
-        model='incrt',
-        heads=1,
-        window=5,
-        tau_z=2.0,
-        seed=1,
-        steps=steps,
-        plant='rk4',
-        device='cpu',
-        hyper=hyper,
-    )
-    return replace(run, **changes)
 
 
 def state_of(folder, run):

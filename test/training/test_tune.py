@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metactl_ros.baselines import load_rivals, make_classical, RIVALS, Rivals
+from metactl_ros.baselines import BASELINES, Baselines, load_baselines, make_classical
 from metactl_ros.settings import load_settings
 from training import tune
 from training.judge.regimes import load_benchmark, Sensors
@@ -19,7 +19,7 @@ RECORDS = {(record['tuned_for'], record['rival']): record for record in KEPT['ri
 KINDS = [field.name for field in fields(Sensors)]
 
 
-@pytest.mark.parametrize('rival', RIVALS)
+@pytest.mark.parametrize('rival', BASELINES)
 def test_a_search_begins_at_the_untuned_gains_and_covers_its_ranges(rival):
     space = tune.search_space(rival, SETTINGS)
     for parameter in space:
@@ -27,7 +27,7 @@ def test_a_search_begins_at_the_untuned_gains_and_covers_its_ranges(rival):
         assert parameter.at(1.0) == pytest.approx(parameter.most)
         assert 0.0 <= parameter.first <= 1.0
     first = {parameter.name: parameter.at(parameter.first) for parameter in space}
-    theta = tune.rival_of(rival, SETTINGS, first).theta
+    theta = tune.baseline_of(rival, SETTINGS, first).theta
     assert theta[:4] == pytest.approx((30.0, 30.0, 5.0, 5.0))
     assert theta[4:] == pytest.approx([0.0] * 4 if rival == 'ct_best' else [1.0] * 2)
 
@@ -53,21 +53,21 @@ def test_what_was_found_is_written_beside_the_rivals_that_were_there(tmp_path):
         }
         return record
 
-    records = [found_for(rival, 'noisy') for rival in RIVALS]
-    tune.write_rivals(tmp_path, records, SETTINGS)
-    rivals = load_rivals(tmp_path / 'noisy.yaml')
+    records = [found_for(rival, 'noisy') for rival in BASELINES]
+    tune.write_baselines(tmp_path, records, SETTINGS)
+    rivals = load_baselines(tmp_path / 'noisy.yaml')
     assert rivals.momentum_observer.theta[:4] == pytest.approx((22.5, 22.5, 3.25, 3.25))
     changed = found_for('ct_integral', 'noisy')
     changed['found']['kd_per_s'] = 44.0
-    tune.write_rivals(tmp_path, [changed], SETTINGS)
-    after = load_rivals(tmp_path / 'noisy.yaml')
+    tune.write_baselines(tmp_path, [changed], SETTINGS)
+    after = load_baselines(tmp_path / 'noisy.yaml')
     assert after.ct_integral.theta[0] == 44.0
     assert after.momentum_observer == rivals.momentum_observer
 
 
 def test_every_rival_was_tuned_for_every_kind_of_sensors_with_the_stated_budget():
     assert KEPT['cases'] == json.loads(json.dumps(asdict(load_benchmark().tuning)))
-    assert RECORDS.keys() == {(kind, rival) for kind in KINDS for rival in RIVALS}
+    assert RECORDS.keys() == {(kind, rival) for kind in KINDS for rival in BASELINES}
     for record in RECORDS.values():
         num_parameters = len(record['searched'])
         assert record['evaluations'] <= (tune.DRAWN + tune.REFINED) * num_parameters + 1
@@ -76,9 +76,9 @@ def test_every_rival_was_tuned_for_every_kind_of_sensors_with_the_stated_budget(
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_the_shipped_rivals_are_those_that_were_found(kind):
-    rivals = load_rivals(ROOT / 'config' / 'classical' / f'{kind}.yaml')
-    for field in fields(Rivals):
-        found = tune.rival_of(field.name, SETTINGS, RECORDS[kind, field.name]['found'])
+    rivals = load_baselines(ROOT / 'config' / 'classical' / f'{kind}.yaml')
+    for field in fields(Baselines):
+        found = tune.baseline_of(field.name, SETTINGS, RECORDS[kind, field.name]['found'])
         shipped = getattr(rivals, field.name)
         assert shipped.theta == pytest.approx(found.theta, rel=1e-5, abs=1e-5)
         assert tune._plain(asdict(shipped)) == tune._plain(asdict(found))

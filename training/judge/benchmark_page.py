@@ -17,9 +17,9 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import LogNorm
 import numpy as np
 
+from metactl_ros.baselines import ORACLE
 from metactl_ros.metrics import delta_percent
 
-LIMIT = 'oracle'
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 
@@ -152,8 +152,8 @@ def verdict(result: Mapping[str, Any]) -> str:
         for name, cell in cells.items():
             if cell['num_failures']:
                 lost[name].append(f'{regime["name"]} ({cell["num_failures"]})')
-        if cells[LIMIT]['rmse'] is not None:
-            ratios.append(cells[leaders[0]]['rmse'] / cells[LIMIT]['rmse'])
+        if cells[ORACLE]['rmse'] is not None:
+            ratios.append(cells[leaders[0]]['rmse'] / cells[ORACLE]['rmse'])
     total = len(result['regimes'])
     said = [
         f'`{name}` is best in {len(wins[name])} of {total} regimes ({", ".join(wins[name])})'
@@ -181,7 +181,7 @@ def leaders_of(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
     The oracle does not take part.
     """
-    known = {n: c for n, c in cells.items() if c['rmse'] is not None and n != LIMIT}
+    known = {n: c for n, c in cells.items() if c['rmse'] is not None and n != ORACLE}
     best = min(known, key=lambda name: known[name]['rmse'])
     leaders = [best]
     for name, cell in known.items():
@@ -192,18 +192,18 @@ def leaders_of(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _against(result: Mapping[str, Any], name: str) -> str:
-    """Return how a learned controller does against some rivals; who loses an arm does not win."""
+    """Return how a learned controller compares; one that loses an arm does not win."""
     parts = []
-    for rival in ('ct', 'ct_best', 'momentum_observer'):
+    for baseline in ('ct', 'ct_best', 'momentum_observer'):
         better, changes = 0, []
         for regime in result['regimes']:
             cells = cells_of(result, regime=regime['name'], enforcement='enforce')
-            own, other = cells[name]['rmse'], cells[rival]['rmse']
+            own, other = cells[name]['rmse'], cells[baseline]['rmse']
             if own is not None and other is not None:
                 changes.append(delta_percent(own, other))
             better += own is not None and (other is None or own < other)
         span = f' ({min(changes):+.0f} to {max(changes):+.0f} %)' if changes else ''
-        parts.append(f'`{rival}` in {better}{span}')
+        parts.append(f'`{baseline}` in {better}{span}')
     total = len(result['regimes'])
     return (
         f'The learned `{name}` beats {", ".join(parts)} of {total} regimes; the changes are of '
@@ -251,8 +251,8 @@ def spot_checks(result: Mapping[str, Any]) -> Iterator[str]:
         found = (rmse['rk4'], rmse['bullet'])
         shown = ['lost' if value is None else f'{1e3 * value:.2f}' for value in found]
         change = changes[regime, name]
-        told = '-' if change is None else f'{change:+.1f}'
-        yield f'| {regime} | `{name}` | {shown[0]} | {shown[1]} | {told} |'
+        difference = '-' if change is None else f'{change:+.1f}'
+        yield f'| {regime} | `{name}` | {shown[0]} | {shown[1]} | {difference} |'
 
 
 def draw_heatmap(path: Path, result: Mapping[str, Any]) -> None:

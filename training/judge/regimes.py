@@ -39,7 +39,7 @@ class Regime:
     name: str
     meaning: str
     tuned_for: Literal['nominal', 'noisy', 'delayed'] = 'nominal'
-    """Which file of `config/classical/` the rivals use: sensors are known to who tunes."""
+    """Which file of `config/classical/` is used: the kind of sensors is known when tuning."""
     tau_z_s: float = 2.0
     memory_factor: float = 1.0
     """Of lambda_z."""
@@ -59,7 +59,7 @@ class Regime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sensors:
-    """The regime in which rivals are tuned for each kind of sensors."""
+    """The regime in which baselines are tuned for each kind of sensors."""
 
     nominal: str
     noisy: str

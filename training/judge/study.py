@@ -2,16 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A study: the runs of training.sweep, as a file of config/studies/ lists them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 import math
+from pathlib import Path
 
 from metactl_ros.config import require_positive, shown
 from metactl_ros.errors import ConfigError
 from metactl_ros.plants import PlantName
-from training.learn.differences import with_difference
+from metactl_ros.settings import load_file
+from training.arguments import command_parser
 from training.learn.networks import Model, NetworkConfig
-from training.learn.run import choose_device, load_presets, Presets, RunConfig
+from training.learn.run import choose_device, load_presets, Presets, RunConfig, with_difference
+from training.records import load_runs, Place, Run
 
 MOST_RUNS = 10_000
 """Of a study: a year on a machine of some tens of cores."""
@@ -100,3 +104,71 @@ def expand(study: Study) -> list[RunConfig]:
             if runs.setdefault(run.name, run) is not run:
                 raise ConfigError(f'{run.name}: the study asks for it twice; remove one.')
     return list(runs.values())
+
+
+def place_of(run: RunConfig) -> Place:
+    """Return the row that a run of the study belongs to."""
+    return Place(run.tau_z, run.model, run.heads, run.window)
+
+
+def require_of_study(study: Study, wanted: Sequence[RunConfig], run: Run) -> None:
+    """Raise ConfigError unless a record is of a run of the study, with its budget and protocol."""
+    record, difference = run.record, run.record.get('difference')
+    key = (run.place, record['seed'], difference)
+    listed = ((other, (place_of(other), other.seed, other.difference)) for other in wanted)
+    asked = next((other for other, its_key in listed if its_key == key), None)
+    if asked is None:
+        changed = f', difference {difference}' if difference else ''
+        raise ConfigError(
+            f'{run.source}: expected a run that the study lists, found {run.place}, seed '
+            f'{record["seed"]}{changed}; add it to the study, or move the file elsewhere'
+        )
+    expected: dict[str, object] = {
+        'preset': asked.preset,
+        'steps': study.steps,
+        'plant': study.plant,
+        'num_rollouts_per_payload': study.rollouts,
+        'lagrangian_rate': asked.hyper.lagrangian_rate,
+        'learned_on': asked.controller,
+    }
+    wrong = [
+        f'{name}: expected {value!r}, found {record.get(name)!r}'
+        for name, value in expected.items()
+        if record.get(name) != value
+    ]
+    if not record.get('commit'):
+        wrong.append(f'commit: expected that of its training, found {record.get("commit")!r}')
+    if wrong:
+        raise ConfigError(
+            f'{run.source}: {"; ".join(wrong)}; run it as the study says, in a git checkout, or '
+            'move the file elsewhere'
+        )
+
+
+def read_study(
+    name: str,
+    description: str | None,
+    arguments: Sequence[str] | None,
+    *,
+    study: str,
+    results: str,
+    page: str,
+) -> tuple[Study, list[Run], Path]:
+    """Return the study, the records and the page that the command line of a page names.
+
+    Args:
+        name: Of the command.
+        description: Of the command.
+        arguments: Of the command line.
+        study: The file that is read by default.
+        results: The folder of records by default.
+        page: The file that is written by default.
+    """
+    parser = command_parser(name, description)
+    add = parser.add_argument
+    add('--study', type=Path, default=Path(study), help='(%(default)s)')
+    add('--results', type=Path, default=Path(results), help='folder (%(default)s)')
+    add('--out', type=Path, default=Path(page), help='page (%(default)s)')
+    args = parser.parse_args(arguments)
+    asked = load_file(Study, args.study, '')
+    return asked, load_runs(sorted(args.results.glob('*.json'))), args.out

@@ -32,6 +32,7 @@ from stable_baselines3.sac.policies import SACPolicy
 import torch
 
 from metactl_ros.files import sync
+from metactl_ros.signals import Array, Policy
 from training.learn.networks import build_policy, NetworkConfig
 from training.learn.replay_buffer import WindowReplayBuffer
 from training.learn.run import make_env, make_model, read_run, read_settings, RunConfig, RunError
@@ -144,6 +145,26 @@ def load_network(folder: Path) -> SACPolicy:
         policy = build_policy(config, len(weights['actor.mu.bias']))
         policy.load_state_dict(weights)
     policy.set_training_mode(False)
+    return policy
+
+
+def load_policy(folder: Path) -> Policy:
+    """Return the deterministic policy of a finished run."""
+    torch.set_num_threads(1)
+    return network_policy(load_network(folder))
+
+
+def network_policy(network: Any) -> Policy:
+    """Return the deterministic actor of a stable-baselines3 policy, batch first."""
+
+    def policy(window: Array) -> Array:
+        rows = window.reshape(-1, window.shape[-2] * window.shape[-1])
+        flat = torch.as_tensor(rows, dtype=torch.float32).to(network.device)
+        with torch.no_grad():
+            action = network.actor(flat, deterministic=True)
+        actions: Array = action.cpu().numpy().astype(np.float64)
+        return actions.reshape(*window.shape[:-2], -1)
+
     return policy
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.control.loop import ControlLoop, ControlStep
+from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.control.window import feature_names
 from metactl_ros.metrics import LOST_ERROR_RAD
@@ -46,6 +47,11 @@ class EnvSettings:
     """Share of episodes that begin with the memory of a run under way."""
 
 
+def with_window(controller: ControllerSettings, num_rows: int) -> ControllerSettings:
+    """Return settings for a policy that sees another number of rows."""
+    return replace(controller, context=replace(controller.context, num_rows=num_rows))
+
+
 class ArmEnv(gymnasium.Env[Observation, Observation]):
     """One arm, one episode at a time."""
 
@@ -54,13 +60,13 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
     def __init__(
         self, settings: Settings, env: EnvSettings, enforcement: Enforcement = 'enforce'
     ) -> None:
-        context = replace(settings.controller.context, num_rows=env.num_rows)
-        controller = replace(for_learning(settings.controller), context=context)
+        controller = with_window(for_learning(settings.controller), env.num_rows)
         self._settings = settings
         self._env = env
         self._plant = make_plant(env.plant, settings)
         self.loop = ControlLoop(settings.arm, controller, enforcement)
-        size = env.num_rows * len(feature_names(settings.arm.joint_names, context.num_extra))
+        num_extra = controller.context.num_extra
+        size = env.num_rows * len(feature_names(settings.arm.joint_names, num_extra))
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.loop.gain_map.size,), np.float32)
         self.drawn_from: dict[str, Any] = {}

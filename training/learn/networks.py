@@ -22,7 +22,6 @@ With --counts: all trainable and target parameters of a SAC policy with 8 action
 the paper's sizes or at K = 4, W = 20.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 import difflib
@@ -44,7 +43,8 @@ from metactl_ros.control.window import feature_names, token_map, Tokens
 from metactl_ros.dynamics.two_link import NUM_JOINTS
 from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import write_json
-from training.learn.collapsed_attention import (
+from training.arguments import command_parser
+from training.learn.attention import (
     CausalBlock,
     CollapsedBlock,
     Heads,
@@ -285,9 +285,9 @@ def build_policy(config: NetworkConfig, num_actions: int = NUM_ACTIONS) -> SACPo
     )
 
 
-def count_parameters(config: NetworkConfig, num_actions: int = NUM_ACTIONS) -> int:
+def count_parameters(policy: SACPolicy) -> int:
     """Return the number of parameters of actor, critic and target critic, extractors included."""
-    return sum(p.numel() for p in build_policy(config, num_actions).parameters())
+    return sum(p.numel() for p in policy.parameters())
 
 
 class Row(NamedTuple):
@@ -312,18 +312,14 @@ def table_of_counts() -> list[Row]:
     in_paper = {model for model, _, _ in PAPER_THOUSANDS}
     others = [(model, 4, 20) for model in EXTRACTORS if model not in in_paper]
     return [
-        Row(*key, count_parameters(NetworkConfig(*key)), PAPER_THOUSANDS.get(key))
+        Row(*key, count_parameters(build_policy(NetworkConfig(*key))), PAPER_THOUSANDS.get(key))
         for key in (*PAPER_THOUSANDS, *others)
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the table of counts."""
-    parser = argparse.ArgumentParser(
-        prog='python -m training.learn.networks',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser('learn.networks', __doc__)
     parser.add_argument('--counts', action='store_true', help='print the number of parameters')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write them as a list, too')
     args = parser.parse_args(arguments)

@@ -4,30 +4,37 @@
 
     RUN/config.json            written before the first step; resumed_with: other code since then
 
+A run may change one setting, to see what makes its result: a difference of
+`config/differences.yaml`. It is a part of the settings, of the preset, or of both, that is laid
+over what is shipped; what it does not mention stays.
+
 `checkpoint.py` has the rest of a run directory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 
 from metactl_ros.baselines import observer_gains, on_observer
-from metactl_ros.config import build, require_not_negative, require_positive
+from metactl_ros.config import build, require_not_negative, require_positive, shown
 from metactl_ros.control.window import feature_names, Tokens
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.plants import PlantName
 from metactl_ros.result_file import code_of_checkout, provenance, write_json
-from metactl_ros.settings import load_file, Settings
-from training.learn.differences import with_difference
+from metactl_ros.settings import load_file, Settings, share_directory
+from metactl_ros.strict_yaml import read_yaml
 from training.learn.env import ArmEnv, EnvSettings
 from training.learn.networks import make_policy_kwargs, Model, NetworkConfig
 from training.learn.replay_buffer import WindowReplayBuffer
 from training.learn.shielded_sac import ShieldedSAC
+
+DIFFERENCES = 'differences.yaml'
+T = TypeVar('T')
 
 # Of an actor that begins at a given action: the largest entry, how much its answer depends on
 # what it sees, and the logarithm of its exploration's standard deviation.
@@ -117,7 +124,7 @@ class RunConfig:
 
     @property
     def name(self) -> str:
-        """Return what tells a run from others: the folder it goes to unless told otherwise."""
+        """Return what identifies a run: by default the name of its folder."""
         size = f'k{self.heads}_w{self.window}'
         beta = '' if self.hyper.lagrangian_rate else '_beta0'
         base = '' if self.controller == 'policy' else f'{self.controller}_'
@@ -260,3 +267,49 @@ def read_settings(folder: Path) -> Settings:
     if not isinstance(content.get('settings'), dict):
         raise RunError(f"{path}: lacks 'settings'; train it again.")
     return build(Settings, content['settings'], str(path))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """One thing that is changed."""
+
+    here: str
+    """How it is here."""
+    changed: str
+    """How it is in a run that names it."""
+    settings: object = None
+    """Laid over arm, plant and controller."""
+    preset: object = None
+    """Laid over the hyper-parameters."""
+
+
+def load_differences() -> dict[str, Difference]:
+    """Return all differences by name, in the order of the file."""
+    found = read_yaml(share_directory() / 'config' / DIFFERENCES)
+    if not isinstance(found, Mapping):
+        raise ConfigError(f'{DIFFERENCES}: expected differences by name, found {shown(found)}.')
+    return {str(n): build(Difference, entry, f'{DIFFERENCES}: {n}') for n, entry in found.items()}
+
+
+def with_difference(value: T, name: str | None) -> T:
+    """Return settings or a preset with a difference; unchanged without a name.
+
+    To settings that have it already nothing happens.
+    """
+    if name is None:
+        return value
+    known = load_differences()
+    if name not in known:
+        raise ConfigError(f'difference: expected one of {list(known)}, found {shown(name)}.')
+    part = known[name].settings if isinstance(value, Settings) else known[name].preset
+    plain: Any = asdict(value)  # type: ignore[call-overload]
+    return build(type(value), _laid_over(plain, part), f'{DIFFERENCES}: {name}')
+
+
+def _laid_over(below: object, above: object) -> object:
+    """Return a tree of plain values in which another one, where it says something, counts."""
+    if above is None:
+        return below
+    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
+        return above
+    return {**below, **{key: _laid_over(below.get(key), inner) for key, inner in above.items()}}

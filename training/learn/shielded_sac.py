@@ -5,6 +5,10 @@ r"""Soft actor-critic under a Lagrangian on the distance to the admissible set.
     actor loss   E[ alpha_ent log pi - min Q ] + beta E[ dist(a, admissible(x)) ]
     beta         <- max(0, beta + rate reward_scale (E[dist] - target))    every gradient step
 
+The set is the box cut by the shield's half-space, in action space (see control/shield.py). The
+distance to a convex set has the gradient (a - a*) / |a - a*|, where a* is the projection: so the
+projection itself needs no gradient, and the subgradient 0 is taken inside the set.
+
 Stable-baselines3's SAC is the base: its policy, logger, callbacks, save and load work as ever.
 Only `train` is its own, for the Lagrangian and for what stock SAC computes in vain: in the actor
 loss the critic's features do not depend on the action, so they need no graph, and the critic's own
@@ -19,7 +23,6 @@ from stable_baselines3 import SAC
 import torch
 from torch.nn import functional
 
-from training.learn.admissible_distance import distance_to_admissible
 from training.learn.replay_buffer import ShieldedSamples
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -144,3 +147,47 @@ class ShieldedSAC(SAC):
         loss.backward()  # type: ignore[no-untyped-call]
         self.critic.optimizer.step()
         return float(loss.detach())
+
+
+def distance_to_admissible(
+    action: torch.Tensor, normal: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """Return the distance of each action to {|a_i| <= 1, normal . a <= offset}, shape (B,).
+
+    Where the set is empty the distance is measured to the corner that violates it least.
+
+    Args:
+        action: Shape (B, m); gradients flow to it.
+        normal: Shape (B, m), any length.
+        offset: Shape (B,).
+    """
+    with torch.no_grad():  # most actions are admissible: only the others are projected
+        is_outside = (action.abs() > 1.0).any(-1) | ((normal * action).sum(-1) > offset)
+        rows = is_outside.nonzero().squeeze(-1)
+        nearest = project(action[rows], normal[rows], offset[rows])
+    moved = torch.linalg.vector_norm(action[rows] - nearest, dim=-1)
+    return torch.zeros_like(offset).index_put((rows,), moved)
+
+
+def project(proposal: torch.Tensor, normal: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+    """Return the nearest point of the set for each row, shape (B, m); the shield's closed form."""
+    length = torch.linalg.vector_norm(normal, dim=-1, keepdim=True).clamp_min(1e-300)
+    normal, offset = normal / length, offset.unsqueeze(-1) / length
+    inside = proposal.clamp(-1.0, 1.0)
+    is_beyond = (normal * inside).sum(-1, keepdim=True) > offset  # (B, 1)
+    slope = torch.where(normal == 0.0, torch.ones_like(normal), normal)
+    knots = torch.cat([(proposal - 1.0) / slope, (proposal + 1.0) / slope], dim=-1)  # (B, 2 m)
+    at_knots = (proposal.unsqueeze(1) - knots.unsqueeze(2) * normal.unsqueeze(1)).clamp(-1.0, 1.0)
+    level = (at_knots * normal.unsqueeze(1)).sum(-1)  # (B, 2 m), falls with the knot
+    is_above = level > offset
+    low = torch.where(is_above, knots, 0.0).amax(-1, keepdim=True).clamp_min(0.0)
+    high = torch.where(is_above, torch.inf, knots).amin(-1, keepdim=True)
+    between = 0.5 * (low + torch.where(high < torch.inf, high, low))
+    middle = proposal - between * normal
+    is_free = middle.abs() < 1.0
+    fixed = torch.where(is_free, proposal, middle.sign())
+    steepness = torch.where(is_free, normal * normal, 0.0).sum(-1, keepdim=True)
+    surplus = (normal * fixed).sum(-1, keepdim=True) - offset
+    mu = torch.where(steepness > 0.0, surplus / steepness.clamp_min(1e-300), low)
+    moved = (proposal - torch.minimum(torch.maximum(mu, low), high) * normal).clamp(-1.0, 1.0)
+    return torch.where(is_beyond, moved, inside)

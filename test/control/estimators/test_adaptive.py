@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from sights import (
+from support.episodes import start
+from support.sights import (
     ARM,
     assert_batch_equals_arms,
     at_goal,
@@ -18,7 +19,6 @@ from sights import (
     ride,
     sight,
 )
-from starts import start
 
 from metactl_ros.control.computed_torque import computed_torque, holding_torque
 from metactl_ros.control.estimators.choice import EstimatorSettings, make_estimator

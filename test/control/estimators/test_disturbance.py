@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from sights import ARM, assert_batch_equals_arms, at_goal, NO_FRICTION, ride, sight
-from starts import start
+from support.episodes import start
+from support.sights import ARM, assert_batch_equals_arms, at_goal, NO_FRICTION, ride, sight
 
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.disturbance import (

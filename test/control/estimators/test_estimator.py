@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sights import ARM, Recorder, SETTINGS
+from support.sights import ARM, Recorder, SETTINGS
 
-from metactl_ros.baselines import load_rivals, truth_of
+from metactl_ros.baselines import load_baselines, truth_of
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.disturbance import IntegralSettings, MomentumObserverSettings
 from metactl_ros.control.estimators.estimator import Estimation, MOST_PERIODS
@@ -157,8 +157,8 @@ def test_efforts_that_nobody_sees_take_no_room():
     assert room() == before
 
 
-SLOTINE_LI = load_rivals().slotine_li_memory.estimator.slotine_li
-LUGRE = load_rivals().lugre_observer.estimator.lugre_observer
+SLOTINE_LI = load_baselines().slotine_li_memory.estimator.slotine_li
+LUGRE = load_baselines().lugre_observer.estimator.lugre_observer
 FIELDS = {
     IntegralSettings(rate_per_s2=1.0): ['rate_per_s2'],
     MomentumObserverSettings(bandwidth_radps=1.0): ['bandwidth_radps'],

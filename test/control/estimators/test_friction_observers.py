@@ -7,9 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from sights import ARM, assert_batch_equals_arms, at_goal, FRICTION, LAW, NO_FRICTION, sight
-from sights import SETTINGS as SHIPPED
-from starts import start
+from support.episodes import start
+from support.sights import (
+    ARM,
+    assert_batch_equals_arms,
+    at_goal,
+    FRICTION,
+    LAW,
+    NO_FRICTION,
+    sight,
+)
+from support.sights import SETTINGS as SHIPPED
 
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.friction_observers import (

@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings over real ROS to replay, and the same messages in other bags."""
+
+from collections import Counter
+from itertools import count
+
+from mcap.writer import CompressionType
+from mcap.writer import Writer as McapWriter
+from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.typesys import get_typestore, Stores
+
+from metactl_ros.bag.command_log import FORWARD, STAMPED
+from metactl_ros.bag.reader import BagError, read_bag
+from metactl_ros.bag.tick_log import read_ticks
+from metactl_ros.bag.topics import load_definition
+from metactl_ros.bag.writer import BagTopic, BagWriter, ReceivedMessage
+from metactl_ros.processes import running, Setup
+from metactl_ros.ros.loopback import loopback_environment
+from support.ros_peer import wait_until
+
+STORE = get_typestore(Stores.ROS2_JAZZY)
+
+
+def num_ticks(bag):
+    try:
+        return len(read_ticks(bag).stamp_ns)
+    except BagError:  # not yet there
+        return 0
+
+
+def record_lockstep(bag, domain, least_ticks, **options):
+    setup = Setup(plant='rk4', lockstep=True, seed=5, record=bag, log_level='error', **options)
+    with running(setup, loopback_environment(domain)):
+        wait_until(lambda: num_ticks(bag) > least_ticks, timeout_s=60.0)
+    return bag
+
+
+def assert_equal(result):
+    """Assert that all that is in a bag is equal to the bit, and every command as decided.
+
+    A busy machine loses commands on their way to the recorder: that is told, and nothing else is.
+    """
+    assert [p for p in result.problems if 'commands were sent, as their numbers' not in p] == []
+    assert result.violations == []
+    assert result.again.first_difference is None
+    assert result.again.is_compared.all()
+    assert result.exit_code == (3 if result.problems else 0)
+    for counts in result.sent.counts.values():
+        assert counts['compared'] > len(result.log.stamp_ns) // 2
+
+
+def messages_of(bag):
+    return read_bag(bag, lambda _: True).messages
+
+
+def cut(messages, num_ticks):
+    """Return what has come when a number of ticks is complete."""
+    seen = Counter()
+    last = next(
+        k
+        for k, message in enumerate(messages)
+        if message.topic.endswith('/gains') and _next(seen, message.topic) == num_ticks
+    )
+    end_ns = stamp_ns(messages[last])
+    return [
+        message
+        for k, message in enumerate(messages)
+        if stamp_ns(message) <= end_ns and (stamp_ns(message) or k < last)
+    ]
+
+
+def with_every_command(messages):
+    """Return the messages with the commands of each tick, and no others; some may be lost."""
+    rows, kind = [], 'std_msgs/msg/Float64MultiArray'
+    layout = STORE.types['std_msgs/msg/MultiArrayLayout']([], 0)
+    for message in messages:
+        namespace, _, end = message.topic.rpartition('/controller/')
+        if end == 'output':
+            forward = STORE.types[kind](layout, read(message).effort)
+            data = bytes(STORE.serialize_cdr(forward, kind))
+            rows.append(message._replace(topic=f'{namespace}/{STAMPED}'))
+            forwarded = message._replace(topic=f'{namespace}/{FORWARD}', type_name=kind, data=data)
+            rows.append(forwarded)
+        if not message.topic.endswith((f'/{STAMPED}', f'/{FORWARD}')):
+            rows.append(message)
+    return rows
+
+
+def stamp_ns(message):
+    """Return the stamp of a message; those without one are of all times."""
+    header = getattr(read(message), 'header', None)
+    return header.stamp.sec * 10**9 + header.stamp.nanosec if header else 0
+
+
+def read(message):
+    # Not of bytes, whose arrays would be read-only.
+    return STORE.deserialize_cdr(bytearray(message.data), message.type_name)
+
+
+def changed(messages, topic, number, change):
+    """Return the messages, with one of a topic changed by a function."""
+    seen, rows = Counter(), []
+    for message in messages:
+        if message.topic == topic and _next(seen, topic) - 1 == number:
+            content = read(message)
+            change(content)
+            message = message._replace(data=bytes(STORE.serialize_cdr(content, message.type_name)))
+        rows.append(message)
+    return rows
+
+
+def write_own(bag, messages):
+    """Write a bag as the recorder does."""
+    writer, topics = BagWriter(bag), {}
+    for topic, type_name, log_time_ns, data, *rest in messages:
+        if topic not in topics:
+            topics[topic] = BagTopic(topic, load_definition(type_name))
+        writer.write(ReceivedMessage(topics[topic], data, log_time_ns, *rest))
+    writer.close()
+    return bag
+
+
+def write_sqlite(bag, messages):
+    with Writer(bag, version=9, storage_plugin=StoragePlugin.SQLITE3) as writer:
+        connections = {}
+        for topic, type_name, log_time_ns, data, *_ in messages:
+            if topic not in connections:
+                connections[topic] = writer.add_connection(topic, type_name, typestore=STORE)
+            writer.write(connections[topic], log_time_ns, data)
+    return bag
+
+
+def write_raw_mcap(file, messages, compression=CompressionType.ZSTD):
+    """Write a file as someone would who knows only MCAP."""
+    with file.open('wb') as stream:
+        writer = McapWriter(stream, compression=compression)
+        schemas, channels, numbers = {}, {}, count()
+        writer.start('ros2', 'another')
+        for topic, type_name, log_time_ns, data, *_ in messages:
+            if type_name not in schemas:
+                text = STORE.generate_msgdef(type_name, ros_version=2)[0]
+                schemas[type_name] = writer.register_schema(type_name, 'ros2msg', text.encode())
+            if topic not in channels:
+                channels[topic] = writer.register_channel(topic, 'cdr', schemas[type_name])
+            writer.add_message(channels[topic], log_time_ns, data, log_time_ns, next(numbers))
+        writer.finish()
+    return file
+
+
+def _next(seen, topic):
+    seen[topic] += 1
+    return seen[topic]

@@ -1,0 +1,362 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""The head monitor against plain attention, finite differences and heads silenced by hand."""
+
+import math
+
+from gymnasium import spaces
+import numpy as np
+import pytest
+from stable_baselines3.common.logger import Logger
+import torch
+from torch.nn import functional
+
+from training.learn import judgements
+from training.learn.judgements import (
+    gradient_norms,
+    inspect_actor,
+    layers_of,
+    payload_derivative,
+    payload_sensitivity,
+    recent_observations,
+    record_actor,
+)
+from training.learn.networks import build_policy, DEPTHS, EXTRACTORS, HEAD_WIDTH, NetworkConfig
+from training.learn.plain_attention import plain_summary
+from training.learn.replay_buffer import WindowReplayBuffer
+
+torch.set_num_threads(1)
+HEADS, WINDOW, PAYLOAD = 4, 6, 8
+STEP_KG = 1e-6
+# Rounding over the step: 1e-16 / 1e-6, and some for the depth of the network.
+TOLERANCE = 1e-8
+WITHOUT_HEADS = sorted(set(EXTRACTORS) - {'incrt', 'attention', *DEPTHS})
+
+
+def actor_of(model='incrt', heads=HEADS, window=WINDOW, tokens='error_scaled'):
+    """Return an actor in double precision whose weights and biases are all at work."""
+    torch.manual_seed(0)
+    actor = build_policy(NetworkConfig(model, heads, window, tokens=tokens)).actor.double()
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    return actor
+
+
+def windows(num_windows=16, window=WINDOW):
+    """Random windows with one p_hat each, in double precision."""
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(num_windows, window, 11, generator=generator, dtype=torch.float64)
+    rows[..., PAYLOAD] = torch.rand(num_windows, 1, generator=generator, dtype=torch.float64)
+    return rows.flatten(1)
+
+
+def inspect_heads(actor, observations):
+    """Return the report of the one layer."""
+    (report,) = judgements.inspect_heads(actor, observations)
+    return report
+
+
+def payload_derivative_by_term(actor, extractor, observations):
+    (layer,) = layers_of(extractor)
+    return judgements.payload_derivative_by_term(actor, extractor, layer, observations)
+
+
+def with_payload(observations, change_kg):
+    rows = observations.reshape(len(observations), -1, 11).clone()
+    rows[..., PAYLOAD] += change_kg
+    return rows.flatten(1)
+
+
+def slope(function, observations):
+    """Return the central difference by p_hat."""
+    more, less = (function(with_payload(observations, h)) for h in (STEP_KG, -STEP_KG))
+    return (more - less) / (2.0 * STEP_KG)
+
+
+def of_head(head):
+    return slice(head * HEAD_WIDTH, (head + 1) * HEAD_WIDTH)
+
+
+def silence(actor, head):
+    with torch.no_grad():
+        actor.features_extractor.block.attention.out_proj.weight[:, of_head(head)] = 0.0
+
+
+def plain_terms(extractor, observations):
+    """Return what plain attention adds with one head at a time, and what it gives with none."""
+    weight = extractor.block.attention.out_proj.weight
+    whole, terms = weight.detach().clone(), []
+    tokens = extractor.to_tokens(observations)
+    for head in (None, *range(len(weight) // HEAD_WIDTH)):
+        weight[:] = 0.0
+        if head is not None:
+            weight[:, of_head(head)] = whole[:, of_head(head)]
+        terms.append(plain_summary(tokens, extractor.embedding, [extractor.block]))
+    weight[:] = whole
+    none, *single = terms
+    return torch.stack([*(term - none for term in single), none])
+
+
+def learn(actor, observations):
+    actor.zero_grad()
+    mean = actor.mu(actor.latent_pi(actor.features_extractor(observations)))
+    (mean - observations[:, :1].sin()).square().mean().backward()
+
+
+def quiet_logger():
+    return Logger(folder=None, output_formats=[])
+
+
+def filled_buffer(num_steps, size):
+    """Return a buffer of one long episode whose rows are filled with the number of their step."""
+    box = spaces.Box(-np.inf, np.inf, (WINDOW * 11,), np.float32)
+    action = spaces.Box(-1.0, 1.0, (8,), np.float32)
+    buffer = WindowReplayBuffer(size, box, action, 'cpu', num_rows=WINDOW)
+    infos = [{'half_space': np.ones(9, dtype=np.float32)}]
+    for step in range(num_steps):
+        last = np.maximum(np.arange(step - WINDOW + 1, step + 2), 0)[:, np.newaxis]
+        rows = np.repeat(last.astype(np.float32), 11, axis=1)  # (W + 1, F)
+        zero, is_done = np.zeros(1), np.zeros(1, dtype=bool)
+        buffer.add(rows[:-1].ravel(), rows[1:].ravel(), np.zeros(8), zero, is_done, infos)
+    return buffer
+
+
+def test_uniform_attention_has_entropy_1():
+    actor = actor_of()
+    attention = actor.features_extractor.block.attention
+    with torch.no_grad():
+        attention.in_proj_weight[: HEADS * HEAD_WIDTH] = 0.0
+        attention.in_proj_bias[: HEADS * HEAD_WIDTH] = 0.0
+    np.testing.assert_allclose(inspect_heads(actor, windows()).entropy, 1.0, rtol=0, atol=1e-12)
+
+
+def test_attention_on_one_row_has_entropy_0():
+    actor = actor_of()
+    with torch.no_grad():
+        actor.features_extractor.block.attention.in_proj_weight[: HEADS * HEAD_WIDTH] *= 1e6
+    np.testing.assert_allclose(inspect_heads(actor, windows()).entropy, 0.0, rtol=0, atol=1e-12)
+
+
+def test_a_window_of_one_row_has_entropy_0():
+    report = inspect_heads(actor_of(window=1), windows(window=1))
+    np.testing.assert_array_equal(report.entropy, 0.0)
+
+
+@pytest.mark.parametrize('tokens', ['raw', 'error_scaled'])
+def test_entropy_is_that_of_plain_attention(tokens):
+    actor, observations = actor_of(tokens=tokens), windows()
+    extractor = actor.features_extractor
+    h = extractor.embedding.linear(extractor.to_tokens(observations))
+    y = extractor.block.norm(h + extractor.embedding.positions)
+    weights = extractor.block.attention(y, y, y, average_attn_weights=False)[1][:, :, -1]
+    expected = -(weights * weights.log()).sum(-1).mean(0) / math.log(WINDOW)
+    found = inspect_heads(actor, observations).entropy
+    np.testing.assert_allclose(found, expected.detach(), rtol=0, atol=1e-12)
+    assert np.ptp(found) > 0.01
+
+
+def test_output_shares_are_those_of_plain_attention_with_one_head_at_a_time():
+    actor, observations = actor_of(), windows()
+    with torch.no_grad():
+        norms = plain_terms(actor.features_extractor, observations)[:-1].norm(dim=-1)
+    expected = (norms / norms.sum(0)).mean(1)
+    found = inspect_heads(actor, observations).output_share
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('heads', [1, 2, 7])
+def test_output_shares_sum_to_1(heads):
+    share = inspect_heads(actor_of(heads=heads), windows()).output_share
+    assert share.shape == (heads,)
+    assert share.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_where_no_head_adds_anything_all_shares_are_0_and_all_heads_idle():
+    actor = actor_of()
+    for head in range(HEADS):
+        silence(actor, head)
+    report = inspect_heads(actor, windows())
+    np.testing.assert_array_equal(report.output_share, 0.0)
+    assert report.num_idle == HEADS
+
+
+def test_a_head_without_out_projection_is_idle_and_blind_to_the_payload():
+    actor, observations = actor_of(), windows()
+    assert inspect_heads(actor, observations).num_idle == 0
+    silence(actor, 2)
+    report = inspect_heads(actor, observations)
+    assert report.num_idle == 1
+    assert report.output_share[2] == report.payload_sensitivity[2] == 0.0
+    assert np.count_nonzero(report.payload_sensitivity) == HEADS - 1
+
+
+@pytest.mark.parametrize(('part', 'is_idle'), [(0.099, True), (0.101, False)])
+def test_a_head_is_idle_below_a_tenth_of_an_equal_share(part, is_idle):
+    report = inspect_heads(actor_of(), windows())
+    share = np.array([part / HEADS, *[(1.0 - part / HEADS) / (HEADS - 1)] * (HEADS - 1)])
+    assert report._replace(output_share=share).num_idle == is_idle
+
+
+def test_a_head_without_values_and_out_projection_gets_no_gradient():
+    actor, observations = actor_of(), windows()
+    attention, width = actor.features_extractor.block.attention, HEADS * HEAD_WIDTH
+    silence(actor, 1)
+    with torch.no_grad():
+        for values in (attention.in_proj_weight, attention.in_proj_bias):
+            values[2 * width :][of_head(1)] = 0.0
+    learn(actor, observations)
+    norms = inspect_heads(actor, observations).gradient_norm
+    assert norms[1] == 0.0
+    assert np.count_nonzero(norms) == HEADS - 1
+
+
+def test_gradient_norms_add_up_to_that_of_all_that_heads_own():
+    actor, observations = actor_of(), windows()
+    learn(actor, observations)
+    attention = actor.features_extractor.block.attention
+    owned = (attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight)
+    expected = sum(float(parameter.grad.square().sum()) for parameter in owned)
+    norms = inspect_heads(actor, observations).gradient_norm
+    assert float(norms @ norms) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize('third', [0, 1, 2])  # q, k, v
+@pytest.mark.parametrize('head', [0, 3])
+def test_a_gradient_counts_for_the_head_whose_rows_and_columns_it_moves(head, third):
+    block, width = actor_of().features_extractor.block, HEADS * HEAD_WIDTH
+    attention = block.attention
+    for parameter in attention.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    row = third * width + (head + 1) * HEAD_WIDTH - 1
+    attention.in_proj_weight.grad[row, 0] = 2.0
+    attention.in_proj_bias.grad[row] = 3.0
+    attention.out_proj.weight.grad[5, head * HEAD_WIDTH] = 6.0
+    attention.out_proj.bias.grad[:] = 100.0  # no head's
+    expected = np.zeros(HEADS)
+    expected[head] = 7.0
+    np.testing.assert_allclose(gradient_norms(block), expected)
+
+
+def test_before_any_update_the_gradient_is_not_known():
+    report = inspect_heads(actor_of(), windows())
+    assert np.isnan(report.gradient_norm).all()
+    assert np.isfinite([*report.entropy, *report.output_share, *report.payload_sensitivity]).all()
+
+
+@pytest.mark.parametrize('tokens', ['raw', 'error_scaled'])
+@pytest.mark.parametrize('model', sorted(EXTRACTORS))
+def test_sensitivity_is_the_slope_of_the_actors_own_action(model, tokens, monkeypatch):
+    actor, observations = actor_of(model, tokens=tokens), windows()
+    # Past stable-baselines3's cast to single precision.
+    monkeypatch.setattr(actor, 'extract_features', lambda x, extractor: extractor(x))
+    with torch.no_grad():
+        expected = slope(lambda x: actor(x, deterministic=True), observations)
+    found = payload_derivative(actor, observations)
+    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
+    by_action = payload_sensitivity(actor, observations)
+    np.testing.assert_allclose(by_action, expected.abs().mean(0), rtol=0, atol=TOLERANCE)
+    assert by_action.min() > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize('heads', [1, 4])
+def test_the_parts_of_all_heads_and_of_the_way_past_them_sum_up_to_the_whole(heads):
+    actor, observations = actor_of(heads=heads), windows()
+    parts = payload_derivative_by_term(actor, actor.features_extractor, observations)
+    assert parts.shape == (16, heads + 1, 8)
+    whole = payload_derivative(actor, observations)
+    torch.testing.assert_close(parts.sum(1), whole, rtol=0, atol=1e-12)
+
+
+def test_a_heads_part_is_the_slope_when_p_hat_moves_for_that_head_alone():
+    actor, observations = actor_of(), windows()
+    extractor = actor.features_extractor
+    with torch.no_grad():
+        still = plain_terms(extractor, observations)
+
+        def action_if_one_moves(term):
+            def action(moved):
+                change = plain_terms(extractor, moved)[term] - still[term]
+                features = extractor.project(extractor.final_norm(still.sum(0) + change))
+                return actor.mu(actor.latent_pi(functional.relu(features))).tanh()
+
+            return action
+
+        terms = range(HEADS + 1)
+        expected = torch.stack([slope(action_if_one_moves(k), observations) for k in terms], 1)
+    found = payload_derivative_by_term(actor, extractor, observations)
+    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
+    report = inspect_heads(actor, observations)
+    reported = [*report.payload_sensitivity, report.residual_sensitivity]
+    np.testing.assert_allclose(reported, expected.abs().mean((0, 2)), rtol=0, atol=TOLERANCE)
+
+
+def test_a_network_that_does_not_read_p_hat_is_not_sensitive_to_it():
+    actor, observations = actor_of(), windows()
+    with torch.no_grad():
+        actor.features_extractor.embedding.linear.weight[:, PAYLOAD] = 0.0
+    np.testing.assert_array_equal(payload_sensitivity(actor, observations), 0.0)
+    report = inspect_heads(actor, observations)
+    np.testing.assert_array_equal(report.payload_sensitivity, 0.0)
+    assert report.residual_sensitivity == 0.0
+
+
+def test_single_precision_reports_the_same():
+    actor, observations = actor_of(), windows()
+    exact = inspect_heads(actor, observations)
+    found = inspect_heads(actor.float(), observations.float())
+    for one, other in zip(found[1:], exact[1:], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+@pytest.mark.parametrize(('num_steps', 'expected'), [(25, [24, 14, 4]), (65, [64, 54, 44, 34])])
+def test_every_tenth_of_the_newest_observations_is_looked_at(num_steps, expected):
+    found = recent_observations(filled_buffer(num_steps, size=40))
+    assert found.shape == (len(expected), WINDOW * 11)
+    assert found[:, -1].tolist() == expected
+
+
+def test_no_more_than_the_newest_2560_are_looked_at():
+    found = recent_observations(filled_buffer(3000, size=4000))
+    assert found[:, -1].tolist() == list(range(2999, 439, -10))
+
+
+def test_heads_and_sensitivities_are_logged_by_name():
+    actor, logger = actor_of(heads=2).float(), quiet_logger()
+    record_actor(logger, inspect_actor(actor, filled_buffer(25, size=40)))
+    kinds = ('gradient_norm', 'entropy', 'output_share', 'payload_sensitivity')
+    assert set(logger.name_to_value) == {
+        *(f'heads/0/{head}/{kind}' for head in (0, 1) for kind in kinds),
+        *(f'payload_sensitivity/{which}' for which in ('mean', *range(8))),
+        'heads/0/num_idle',
+        'heads/0/residual_sensitivity',
+    }
+
+
+@pytest.mark.parametrize('model', WITHOUT_HEADS)
+def test_of_models_without_heads_only_the_sensitivity_is_logged(model):
+    actor, logger = actor_of(model).float(), quiet_logger()
+    found = inspect_actor(actor, filled_buffer(25, size=40))
+    assert found.layers == []
+    record_actor(logger, found)
+    assert {name.split('/')[0] for name in logger.name_to_value} == {'payload_sensitivity'}
+
+
+@pytest.mark.parametrize('is_training', [False, True])
+@pytest.mark.parametrize('model', ['incrt', 'transformer', 'gru_small'])
+def test_looking_leaves_weights_gradients_mode_and_generators_as_they_were(model, is_training):
+    actor, buffer = actor_of(model).float(), filled_buffer(25, size=40)
+    learn(actor, windows().float())
+    actor.train(is_training)
+
+    def state():
+        tensors = [t for p in actor.parameters() for t in (p.detach(), p.grad) if t is not None]
+        _, key, place, *_ = np.random.get_state()  # noqa: NPY002 - stable-baselines3 draws from it
+        generators = (torch.get_rng_state(), torch.tensor(key), torch.tensor(place))
+        return [tensor.clone() for tensor in (*tensors, *generators)]
+
+    before = state()
+    record_actor(quiet_logger(), inspect_actor(actor, buffer))
+    assert all(torch.equal(a, b) for a, b in zip(before, state(), strict=True))
+    assert all(module.training == is_training for module in actor.modules())
+    assert all(parameter.requires_grad for parameter in actor.parameters())
