@@ -32,8 +32,13 @@ def period_ns_of(rate_hz: float) -> int:
     return round(NANOSECONDS_PER_SECOND / rate_hz)
 
 
+def each_arm(flags: Flags) -> Flags:
+    """Return whether all joints, or all gains, of an arm are so: (..., n) to (...)."""
+    return np.asarray(flags.all(axis=-1))
+
+
 def where_arms(condition: Flags, yes: Array, no: Array) -> Array:
-    """Return (..., n): for each arm the row of one of two arrays, by a condition of shape (...)."""
+    """Return (..., n): for each arm the row of one of two arrays, by a flag of shape (...)."""
     return np.where(np.asarray(condition)[..., np.newaxis], yes, no)
 
 

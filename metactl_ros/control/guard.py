@@ -42,7 +42,7 @@ from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.control.law import TrackingState
 from metactl_ros.control.modes import Cause
 from metactl_ros.dynamics.rigid_body import JointLimits, Posture
-from metactl_ros.signals import Array, Flags, NANOSECONDS_PER_SECOND, seconds
+from metactl_ros.signals import Array, each_arm, Flags, NANOSECONDS_PER_SECOND, seconds
 
 MOST_PERIODS = 5
 """A state that comes this many periods after the one before is the first of a new series."""
@@ -264,7 +264,7 @@ class Guard:
         """Whether no joint of an arm has had its full effort for a while and stood still."""
 
     def expect(self, posture: Posture, effort_nm: Array) -> None:
-        """Note what acts until the next state: the model's posture and the effort that was sent."""
+        """Note what acts until the next state: the posture of the model, the effort sent."""
         self._posture, self._effort_nm = posture, effort_nm
 
     def see(
@@ -323,7 +323,7 @@ class Guard:
         if not (is_stuck.any() or wrong.any()):
             return
         self.is_calm = False
-        self.can_move = ~is_stuck.any(axis=-1)
+        self.can_move = each_arm(~is_stuck)
         for joint in range(wrong.shape[-1]):
             for cause, is_so in zip(CAUSES, wrong[..., joint], strict=True):
                 self.error = np.where(is_so, int(cause), self.error)

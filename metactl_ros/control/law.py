@@ -31,7 +31,7 @@ import numpy as np
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.dynamics.rigid_body import Posture
-from metactl_ros.signals import Array, Flags, where_arms
+from metactl_ros.signals import Array, each_arm, Flags, where_arms
 
 FeedForward: TypeAlias = Literal['bias', 'coulomb', 'estimate']
 """Columns of Phi; `estimate` is that of an estimator, in N m: what the model lacks."""
@@ -213,7 +213,7 @@ def saturate(hold_nm: Array, wanted_nm: Array, low_nm: Array, high_nm: Array) ->
         low_nm: Lower end of the box, per joint.
         high_nm: Upper end of the box, per joint.
     """
-    is_inside = ((low_nm <= wanted_nm) & (wanted_nm <= high_nm)).all(axis=-1)
+    is_inside = each_arm((low_nm <= wanted_nm) & (wanted_nm <= high_nm))
     if is_inside.all():
         return wanted_nm
     enter, leave = _passage(hold_nm, wanted_nm - hold_nm, low_nm, high_nm)

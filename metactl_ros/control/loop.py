@@ -33,7 +33,7 @@ from metactl_ros.control.law import (
     TrackingState,
 )
 from metactl_ros.control.lyapunov import LyapunovFunction
-from metactl_ros.control.modes import Health, HEALTHY, Mode, ModeInputs, Modes
+from metactl_ros.control.modes import ArmsInputs, Cause, Health, HEALTHY, Mode, Modes
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement, Reason, Shield, ShieldDecision
 from metactl_ros.control.window import ContextWindow, step_observation
@@ -42,6 +42,7 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.signals import (
     ArmState,
     Array,
+    each_arm,
     Flags,
     period_ns_of,
     Reference,
@@ -168,7 +169,7 @@ class ControlLoop:
         """Return what the motors give now: as measured, or gravity's torque if that is unknown."""
         effort = self._body.at(state.q_rad, state.qd_radps).gravity
         if effort_nm is not None:
-            effort = where_arms(np.isfinite(effort_nm).all(axis=-1), effort_nm, effort)
+            effort = where_arms(each_arm(np.isfinite(effort_nm)), effort_nm, effort)
         return np.clip(effort, -self._largest_nm, self._largest_nm)
 
     def resume(self, effort_nm: Array) -> None:
@@ -233,7 +234,7 @@ class ControlLoop:
         )
         self._is_clear = np.ones(row.shape[:-1], dtype=bool)
         if not math.isfinite(np.vdot(row, row)):  # one bad number would spoil the window for long
-            self._is_clear = np.isfinite(row).all(axis=-1)
+            self._is_clear = each_arm(np.isfinite(row))
             row = np.nan_to_num(row, nan=0.0, posinf=0.0, neginf=0.0)
         self._window.push(state.stamp_ns, row)
         return self._window.rows()
@@ -285,13 +286,13 @@ class ControlLoop:
             return self._seen[2]
         q, qd = state.q_rad, state.qd_radps
         goal = (reference.q_rad, reference.qd_radps, reference.qdd_radps2)
-        sees = ((np.abs(q) <= ABSURD) & (np.abs(qd) <= ABSURD)).all(axis=-1)
-        knows_goal = (
+        sees = each_arm((np.abs(q) <= ABSURD) & (np.abs(qd) <= ABSURD))
+        knows_goal = each_arm(
             (goal[0] <= self._upper_rad)
             & (goal[0] >= self._lower_rad)
             & (np.abs(goal[1]) <= self._fastest_radps)
             & (np.abs(goal[2]) <= self._hardest_radps2)
-        ).all(axis=-1)
+        )
         if not (sees.all() and knows_goal.all()):
             zero = np.zeros(q.shape)
             q, qd = where_arms(sees, q, self._last_q), where_arms(sees, qd, zero)
@@ -323,16 +324,16 @@ class ControlLoop:
         is_well = view.sees & view.knows_goal & is_answered & is_within & is_certified
         if self._modes.is_calm and guard.is_calm and health == HEALTHY and is_well.all():
             return  # nothing to count and good inputs: NOMINAL stays as it is
-        inputs = ModeInputs(
+        inputs = ArmsInputs(
             state_is_fresh=view.sees & health.state_is_fresh,
             reference_is_valid=view.knows_goal & health.reference_is_valid,
             policy_is_valid=is_answered & health.policy_is_on_time,
             meets_condition=is_certified,
             is_within_limits=is_within,
-            is_at_rest=(np.abs(at.qd) <= settings.rest_velocity_radps).all(axis=-1),
+            is_at_rest=each_arm(np.abs(at.qd) <= settings.rest_velocity_radps),
             is_stopping=self._is_stopping(at),
             can_move=guard.can_move,
-            error=health.error or guard.error,
+            error=np.where(health.error == Cause.NONE, guard.error, int(health.error)),
             joint=guard.joint,
             reset_requested=health.reset_requested,
         )
@@ -342,11 +343,11 @@ class ControlLoop:
         """Return whether an arm in STOP is slow and near the posture that is held, shape (...)."""
         is_slow = np.abs(at.qd) <= self._settings.modes.stop_velocity_radps
         is_near = np.abs(at.q - self._held_q) <= self._settings.guard.tracking_error_rad
-        return np.asarray((is_slow & is_near).all(axis=-1))
+        return each_arm(is_slow & is_near)
 
     def _is_within_limits(self, at: TrackingState) -> Flags:
         is_within = (at.q <= self._upper_rad) & (at.q >= self._lower_rad)
-        return np.asarray((is_within & (np.abs(at.qd) <= self._fastest_radps)).all(axis=-1))
+        return each_arm(is_within & (np.abs(at.qd) <= self._fastest_radps))
 
     def _safe_inputs(
         self, before: NDArray[np.int64], action: Array, at: TrackingState
@@ -378,7 +379,7 @@ class ControlLoop:
         self, hold: Array, law: Array, wanted: Array, decision: ShieldDecision, passed_ns: int
     ) -> ControlStep:
         """Return the step with an effort that is finite, within size and within rate."""
-        is_sound = np.isfinite(wanted).all(axis=-1)
+        is_sound = each_arm(np.isfinite(wanted))
         if not is_sound.all():
             wanted = where_arms(is_sound, wanted, np.zeros(wanted.shape))
             hold = where_arms(is_sound, hold, np.zeros(wanted.shape))
@@ -393,7 +394,7 @@ class ControlLoop:
         estimate: Array | None = None
         if self._estimation is not None:
             estimate = self._estimation.estimate_nm
-            is_free = (missing == 0.0).all(axis=-1)
+            is_free = each_arm(missing == 0.0)
             self._estimation.record_effort(self._effort, is_free & (modes == Mode.NOMINAL))
         excess = decision.excess + np.sum(decision.half_space.Minv_w * missing, axis=-1)
         # What unshielded gains break, in a study that only counts, is not the limits' doing.

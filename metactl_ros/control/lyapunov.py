@@ -72,12 +72,12 @@ class HalfSpace(NamedTuple):
 
     def excess(self, theta: Array) -> Array:
         """Return normal . theta + constant, which is V_dot + alpha (V - v_0), shape (...)."""
-        return np.sum(self.normal * theta, axis=-1) + self.constant
+        return np.asarray(np.sum(self.normal * theta, axis=-1) + self.constant)
 
     def least_excess(self, lower: Array, upper: Array) -> Array:
         """Return the least excess over a box of gains; above 0 the admissible set is empty."""
         least = np.minimum(self.normal * lower, self.normal * upper)
-        return self.constant + np.sum(least, axis=-1)
+        return np.asarray(self.constant + np.sum(least, axis=-1))
 
 
 class LyapunovFunction:

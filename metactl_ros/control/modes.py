@@ -147,7 +147,7 @@ HEALTHY = Health()
 
 
 class ModeInputs(NamedTuple):
-    """What is known about one arm at one tick; `Modes.advance` takes arrays of shape (...), too."""
+    """What is known about one arm at one tick."""
 
     state_is_fresh: bool
     """A valid state arrived recently enough."""
@@ -168,6 +168,22 @@ class ModeInputs(NamedTuple):
     """What only a reset forgives; NONE if there is nothing of the kind."""
     joint: int
     """Which joint the error is about; -1 if none in particular."""
+    reset_requested: bool
+
+
+class ArmsInputs(NamedTuple):
+    """The same of a batch of arms, each of shape (...)."""
+
+    state_is_fresh: Flags
+    reference_is_valid: Flags
+    policy_is_valid: Flags
+    meets_condition: Flags
+    is_within_limits: Flags
+    is_at_rest: Flags
+    is_stopping: Flags
+    can_move: Flags
+    error: NDArray[np.int64]
+    joint: NDArray[np.int64]
     reset_requested: bool
 
 
@@ -308,12 +324,12 @@ class Modes:
         self._states = [warmed_up_anew(state, now_ns) for state in self._states]
         self._show(self.values.shape)
 
-    def advance(self, inputs: ModeInputs, now_ns: int) -> None:
-        """Take a tick; each input is one value, or an array of shape (...)."""
+    def advance(self, inputs: ArmsInputs, now_ns: int) -> None:
+        """Take a tick."""
         shape = self.values.shape
         rows = zip(*(_per_arm(value, shape) for value in inputs), strict=True)
         self._states = [
-            next_mode(self._settings, before, ModeInputs(*row), now_ns)  # type: ignore[arg-type]
+            next_mode(self._settings, before, ModeInputs(*row), now_ns)
             for before, row in zip(self._states, rows, strict=True)
         ]
         self._show(shape)

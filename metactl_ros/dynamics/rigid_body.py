@@ -52,7 +52,7 @@ class RigidBody(Protocol):
 
     @property
     def num_joints(self) -> int:
-        """n."""
+        """N."""
 
     def at(self, q_rad: Array, qd_radps: Array) -> Posture:
         """Return the posture and motion of shape (..., n)."""

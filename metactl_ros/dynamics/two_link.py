@@ -101,7 +101,7 @@ class TwoLinkBody:
 
     @property
     def num_joints(self) -> int:
-        """n."""
+        """N."""
         return 2
 
     def at(self, q_rad: Array, qd_radps: Array) -> 'TwoLinkPosture':

@@ -15,7 +15,7 @@ import re
 from metactl_ros.config import build
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
-from metactl_ros.control.law import ControlLaw
+from metactl_ros.control.law import LawSettings
 from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.window import (
@@ -59,7 +59,7 @@ class Contract:
     """With the joint names in order, and the effort limits."""
     arm_sha256: str
     """Of the arm; see `hash_of`."""
-    law: ControlLaw
+    law: LawSettings
     """With the rate."""
     gain_box: GainBox
     lyapunov: LyapunovSettings

@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 from hypothesis import given
 from hypothesis import strategies as st
-import numpy as np
-import pytest
-from support.situations import LAW, MODEL, SETTINGS, Situation
-
 from metactl_ros.control.computed_torque import (
     computed_torque,
     effort_box,
     holding_torque,
     saturate,
 )
+import numpy as np
+import pytest
+from support.situations import LAW, MODEL, SETTINGS, Situation
+
 from metactl_ros.control.law import nominal_gains
 from metactl_ros.control.shield import AdmissibleGains
 from metactl_ros.dynamics.two_link import apply_mass, forward_dynamics, mass_at, solve_mass

@@ -4,11 +4,11 @@ from dataclasses import replace
 import json
 from pathlib import Path
 
+from metactl_ros.control.computed_torque import computed_torque, holding_torque
 import numpy as np
 import pytest
 from support.situations import LAW, MODEL, SETTINGS, Situation
 
-from metactl_ros.control.computed_torque import computed_torque, holding_torque
 from metactl_ros.control.law import nominal_gains
 from metactl_ros.control.lyapunov import (
     certificate_matrix,

@@ -15,7 +15,7 @@ import numpy as np
 
 from metactl_ros.control.law import TrackingError, TrackingState
 from metactl_ros.dynamics.rigid_body import Posture
-from metactl_ros.signals import Array, Flags, seconds, where_arms
+from metactl_ros.signals import Array, each_arm, Flags, seconds, where_arms
 
 MOST_PERIODS = 5
 """Between two states of which an estimator makes sense."""
@@ -88,9 +88,7 @@ class Estimation:
         """
         if self._state is not None and not is_usable.all():
             q, qd = self._state
-            at = at._replace(
-                q=where_arms(is_usable, at.q, q), qd=where_arms(is_usable, at.qd, qd)
-            )
+            at = at._replace(q=where_arms(is_usable, at.q, q), qd=where_arms(is_usable, at.qd, qd))
         self._state = (at.q, at.qd)
         self._is_usable = is_usable
         return at
@@ -126,7 +124,7 @@ class Estimation:
         mean = self._sum / self._num_summed if self._num_summed else self._effort
         if effort_nm is not None:
             told = np.clip(effort_nm, -self._largest, self._largest)
-            mean = where_arms(np.isfinite(told).all(axis=-1), told, mean)
+            mean = where_arms(each_arm(np.isfinite(told)), told, mean)
         payload_kg = np.asarray(payload_estimate_kg, dtype=np.float64)
         given = EstimatorInput(
             seconds(stamp_ns),

@@ -137,7 +137,7 @@ class Oracle:
             self._memory, self._qd_before = np.zeros(at.q.shape), at.qd
         tau_z_s = self._tau_z_s(given.time_s - given.passed_s)  # the plant's, all period long
         fade = math.exp(-given.passed_s / tau_z_s)
-        charge = truth.friction.memory_gain * tau_z_s * (1.0 - fade)
+        charge = truth.friction.memory_gain_nmprad * tau_z_s * (1.0 - fade)
         self._memory = fade * self._memory + charge * 0.5 * (self._qd_before + at.qd)
         self._qd_before = at.qd
         per_kg = self._per_kg.at(at.q, at.qd_desired)

@@ -79,6 +79,9 @@ class SlotineLi:
         largest += [settings.memory_most_nmprad] * num_filters
         self._largest = np.array(largest)[:, np.newaxis]
         self._has_begun = False
+        self._payload_kg: Array = np.zeros(())
+        self._weights: Array = np.zeros((len(largest), 0))
+        self._memory: Array = np.zeros((num_filters, 0))
 
     def reset(self) -> None:
         """Forget what was learnt."""
@@ -99,14 +102,14 @@ class SlotineLi:
         weights = np.minimum(np.maximum(weights, 0.0), self._largest)
         self._weights = np.where(may_learn[..., np.newaxis, np.newaxis], weights, self._weights)
         known = given.posture.coriolis(s) + self._payload_kg[..., np.newaxis] * load
-        return known + np.sum(self._weights * columns, axis=-2)
+        return np.asarray(known + np.sum(self._weights * columns, axis=-2))
 
     def _begin(self, given: EstimatorInput) -> None:
         lead, n = given.at.q.shape[:-1], given.at.q.shape[-1]
         guess = np.broadcast_to(given.payload_estimate_kg, lead)
-        self._payload_kg: Array = np.clip(guess, 0.0, self._settings.payload_most_kg)
-        self._weights: Array = np.zeros((*lead, len(self._rates), n))
-        self._memory: Array = np.zeros((*lead, len(self._horizons_s), n))
+        self._payload_kg = np.clip(guess, 0.0, self._settings.payload_most_kg)
+        self._weights = np.zeros((*lead, len(self._rates), n))
+        self._memory = np.zeros((*lead, len(self._horizons_s), n))
         self._qd_before = given.at.qd
         self._has_begun = True
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from metactl_ros.control.computed_torque import computed_torque, holding_torque
 import numpy as np
 import pytest
 from support.episodes import start
@@ -20,7 +21,6 @@ from support.sights import (
     sight,
 )
 
-from metactl_ros.control.computed_torque import computed_torque, holding_torque
 from metactl_ros.control.estimators.choice import EstimatorSettings, make_estimator
 from metactl_ros.control.estimators.slotine_li import SlotineLiSettings
 from metactl_ros.control.shield import AdmissibleGains
