@@ -76,8 +76,13 @@ class Contract:
 
 
 def hash_of(arm: Arm) -> str:
-    """Return the SHA-256 of an arm, the same on every machine: of its JSON with sorted keys."""
-    text = json.dumps(asdict(arm), sort_keys=True, separators=(',', ':'))
+    """Return the SHA-256 of an arm, the same on every machine: of its JSON with sorted keys.
+
+    What is not stated is left out, so that a key that came later changes no hash.
+    """
+    table = asdict(arm)
+    table['limits'] = {k: v for k, v in table['limits'].items() if v is not None}
+    text = json.dumps(table, sort_keys=True, separators=(',', ':'))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
