@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +53,8 @@ class Seen:
 class TickLog:
     """One row per tick, in the order of its commands."""
 
-    stamp_ns: Any
-    """Of the command, shape (T,), int64."""
+    stamp_ns: NDArray[np.int64]
+    """Of the command, shape (T,)."""
     now_ns: NDArray[np.int64]
     """On the clock of the loop, shape (T,)."""
     joint_names: tuple[str, ...]

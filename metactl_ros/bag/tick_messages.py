@@ -9,11 +9,12 @@ of order or impossible is named, and none of it is passed over.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from metactl_ros.bag.cdr import (
     CdrError,
@@ -70,6 +71,23 @@ class TickMessages(NamedTuple):
     """When the recorder received that."""
 
 
+class _Shield(NamedTuple):
+    values: JointValues
+    publish_time_ns: int
+    log_time_ns: int
+
+
+@dataclass(slots=True)
+class _Stamped:
+    """The messages that share a stamp, in the order of the bag."""
+
+    shield: list[_Shield] = field(default_factory=list)
+    reference: list[tuple[Point, ...]] = field(default_factory=list)
+    feedback: list[JointValues] = field(default_factory=list)
+    output: list[JointValues] = field(default_factory=list)
+    gains: list[JointValues] = field(default_factory=list)
+
+
 class NodeMessages(NamedTuple):
     """What a bag holds of a controller node."""
 
@@ -103,8 +121,8 @@ def collect(where: Path, content: BagContent, node: str) -> NodeMessages:
     """
     prefix = _find_node(where, content, node)
     stamped, facts, broken = _by_stamp(content, prefix)
-    shields = [shield for kinds in stamped.values() for shield in kinds.get('shield', [])]
-    names: tuple[str, ...] = next((shield.names for shield in shields if shield.names), ())
+    layouts = (shield.values.names for group in stamped.values() for shield in group.shield)
+    names = next((layout for layout in layouts if layout), ())
     _require_layout(where, prefix, names)
     ticks, num_incomplete, left_out_ns = _assemble(stamped, names)
     sound = [tick for tick in ticks if is_sound(tick, ticks[0], len(names))]
@@ -143,9 +161,9 @@ def collect(where: Path, content: BagContent, node: str) -> NodeMessages:
 
 def _by_stamp(
     content: BagContent, prefix: str
-) -> tuple[dict[int, dict[str, list[Any]]], list[dict[str, str]], Counter[str]]:
-    """Return the telemetry by stamp and kind, the content of ~/bundle, and how many are broken."""
-    stamped: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+) -> tuple[dict[int, _Stamped], list[dict[str, str]], Counter[str]]:
+    """Return the telemetry by stamp, the content of ~/bundle, and how many are broken."""
+    stamped: dict[int, _Stamped] = defaultdict(_Stamped)
     facts: list[dict[str, str]] = []
     broken: Counter[str] = Counter()
     for topic, type_name, log_time_ns, data, publish_time_ns, _ in content.messages:
@@ -158,14 +176,16 @@ def _by_stamp(
             if kind == 'bundle':
                 facts.append(_read_facts(data))
             elif kind == 'reference':
-                message: Any = read_trajectory(data)
-                stamped[message.stamp_ns][kind].append(message.points)
+                trajectory = read_trajectory(data)
+                stamped[trajectory.stamp_ns].reference.append(trajectory.points)
+            elif kind == 'shield':
+                values = read_joint_state(data)
+                times = (min(time_ns, LARGEST) for time_ns in (publish_time_ns, log_time_ns))
+                stamped[values.stamp_ns].shield.append(_Shield(values, *times))
             else:
-                message = read_joint_state(data)
-                stamped[message.stamp_ns][kind].append(message)
-                if kind == 'shield':
-                    times = (min(time_ns, LARGEST) for time_ns in (publish_time_ns, log_time_ns))
-                    stamped[message.stamp_ns]['times'].append(tuple(times))
+                values = read_joint_state(data)
+                rows: list[JointValues] = getattr(stamped[values.stamp_ns], kind)
+                rows.append(values)
         except (CdrError, ValueError, AttributeError, RecursionError):  # the latter two of JSON
             broken[topic] += 1
     return stamped, facts, broken
@@ -250,27 +270,25 @@ def _require_layout(where: Path, prefix: str, names: Sequence[str]) -> None:
 
 
 def _assemble(
-    stamped: Mapping[int, Mapping[str, list[Any]]], names: tuple[str, ...]
+    stamped: Mapping[int, _Stamped], names: tuple[str, ...]
 ) -> tuple[list[TickMessages], int, frozenset[int]]:
     """Return all complete ticks in the order of the bag, how many are not, and their stamps."""
     ticks: list[TickMessages] = []
     num_incomplete, left_out_ns = 0, set()
-    for stamp_ns, kinds in stamped.items():
-        states: list[JointValues] = kinds.get('feedback', [])
-        rows = [kinds.get(kind, []) for kind in ('shield', 'reference', 'output', 'gains')]
-        num_complete = 0
-        times = kinds.get('times', [])
-        for shield, points, output, gains, when in zip(*rows, times, strict=False):
+    for stamp_ns, group in stamped.items():
+        states, num_complete = group.feedback, 0
+        rows = group.shield, group.reference, group.output, group.gains
+        for (shield, *times), points, output, gains in zip(*rows, strict=False):
             is_whole = bool(points) and len(points) <= len(states) and shield.names == names
             is_whole = is_whole and len(shield.position) == len(names) > 0
             if not is_whole or max(shield.position[STATES], 1.0) != len(points):
                 break
             seen, states = states[: len(points)], states[len(points) :]
             ticks.append(
-                TickMessages(stamp_ns, shield.position, points, tuple(seen), output, gains, *when)
+                TickMessages(stamp_ns, shield.position, points, tuple(seen), output, gains, *times)
             )
             num_complete += 1
-        num_missing = max(max(map(len, rows)) - num_complete, bool(states))
+        num_missing = max(max(len(row) for row in rows) - num_complete, bool(states))
         if num_missing:
             num_incomplete += num_missing
             left_out_ns.add(stamp_ns)

@@ -181,7 +181,7 @@ def classify(
     return Silences(ages, stalled, num_missed, num_not_driving)
 
 
-def _are_within(moments_ns: Array, begin_ns: int, end_ns: int) -> NDArray[np.bool_]:
+def _are_within(moments_ns: NDArray[Any], begin_ns: int, end_ns: int) -> NDArray[np.bool_]:
     return np.asarray((moments_ns > begin_ns) & (moments_ns < end_ns))
 
 

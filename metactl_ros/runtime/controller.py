@@ -130,11 +130,6 @@ def propose(policy: Policy, window: Array, size: int) -> Array | None:
     return action if action.shape == (size,) else None
 
 
-def without_proposal(loop: ControlLoop) -> Array:
-    """Return the action of a policy that failed: NaN, which the shield replaces."""
-    return np.full_like(loop.nominal_action, np.nan)
-
-
 class Controller:
     """A control loop with its policy."""
 
@@ -249,7 +244,8 @@ class Controller:
         action = propose(self._policy, self._window, self.loop.gain_map.size)
         self._last_inference_ns = time.perf_counter_ns() - begin_ns
         self.num_policy_errors += action is None
-        self._action = without_proposal(self.loop) if action is None else action
+        # NaN where the policy failed: the shield replaces it.
+        self._action = np.full_like(self._action, np.nan) if action is None else action
         return self._last_inference_ns
 
     def _was_let_go(self) -> bool:
