@@ -179,24 +179,19 @@ def require_joinable(
 ) -> None:
     """Raise ConfigError if a motion leaves its limits, or no room for the way onto it."""
     most, (lower, upper) = motion.extent(), _inward(limits)
-    for joint, low, high, least, largest in zip(
-        joint_names, most.lower_rad, most.upper_rad, lower, upper, strict=True
+    rest = LARGEST_SHARE
+    for found, limit, sign, unit in (
+        (most.upper_rad, upper, 1.0, 'rad'),
+        (-most.lower_rad, -lower, -1.0, 'rad'),
+        (most.velocity_radps, rest * limits.velocity_radps, 1.0, 'rad/s'),
+        (most.acceleration_radps2, rest * limits.acceleration_radps2, 1.0, 'rad/s^2'),
     ):
-        if not (least <= low and high <= largest):
-            raise ConfigError(
-                f'{name}: joint {joint!r} would go from {low:.4g} to {high:.4g} rad, expected '
-                f'within {least:.4g} to {largest:.4g} rad; choose a smaller or another motion.'
-            )
-    for found, limit, unit in (
-        (most.velocity_radps, limits.velocity_radps, 'rad/s'),
-        (most.acceleration_radps2, limits.acceleration_radps2, 'rad/s^2'),
-    ):
-        rows = zip(joint_names, found, LARGEST_SHARE * limit, strict=True)
-        for joint, reached, permitted in rows:
+        for joint, reached, permitted in zip(joint_names, found, limit, strict=True):
             if not reached <= permitted:
                 raise ConfigError(
-                    f'{name}: joint {joint!r} would reach {reached:.4g} {unit}, expected at most '
-                    f'{permitted:.4g} {unit}; choose a smaller or a slower motion.'
+                    f'{name}: joint {joint!r} would reach {sign * reached:.4g} {unit}, expected '
+                    f'at {"most" if sign > 0.0 else "least"} {sign * permitted:.4g} {unit}; '
+                    'choose a smaller or a slower motion.'
                 )
 
 

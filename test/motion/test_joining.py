@@ -27,7 +27,7 @@ from metactl_ros.settings import load_arm
 
 LIMITS = motion_limits(load_arm())
 JOINTS = ('shoulder', 'elbow')
-ORDERS = ('position_rad', 'velocity_radps', 'acceleration_radps2')
+ORDERS = ('upper_rad', 'velocity_radps', 'acceleration_radps2')
 MOTION = Sinusoid(np.array([0.8, 0.6]), np.array([1.0, 1.4]), np.array([0.3, -0.7]))
 
 
@@ -36,7 +36,7 @@ def pairs(low, high):
 
 
 motions = st.builds(
-    lambda share, omega, phase: Sinusoid(share * LIMITS.position_rad, omega, phase),
+    lambda share, omega, phase: Sinusoid(share * LIMITS.upper_rad, omega, phase),
     pairs(-1.0, 1.0),
     pairs(-5.0, 5.0),
     pairs(-4.0, 4.0),
@@ -70,7 +70,7 @@ def is_joinable(motion):
 
 def joined(motion, t_s, q_share, qd_share):
     assume(is_joinable(motion))
-    q, qd = q_share * LIMITS.position_rad, qd_share * LIMITS.velocity_radps
+    q, qd = q_share * LIMITS.upper_rad, qd_share * LIMITS.velocity_radps
     return join(motion, LIMITS, t_s, q, qd), q, qd
 
 
@@ -110,7 +110,7 @@ def test_a_way_begins_at_the_state_if_the_arm_can_brake_before_its_limits(
     motion, t_s, q_share, qd_share
 ):
     way, q, qd = joined(motion, t_s, 0.999 * q_share, 0.999 * qd_share)
-    room = LIMITS.position_rad - np.abs(q)
+    room = LIMITS.upper_rad - np.abs(q)
     assume((qd**2 < 2.0 * 0.999 * LIMITS.acceleration_radps2 * room).all())
     begin = values(way.at(t_s))
     np.testing.assert_allclose(begin[:2], [q, qd], rtol=0, atol=1e-12)
@@ -171,8 +171,8 @@ def test_a_way_takes_no_longer_than_its_share_of_a_limit_demands(distance, order
     """From rest to a place one limit is used to its share, and no other beyond it."""
     slow = np.array([1.0, 1.0, 1.0])
     slow[order] = 0.2
-    limits = MotionBounds(*(factor * row for factor, row in zip(slow, sizes(LIMITS), strict=True)))
-    limits = MotionBounds(LIMITS.position_rad, *sizes(limits)[1:])
+    rates = slow[1:, np.newaxis] * sizes(LIMITS)[1:]
+    limits = MotionBounds(LIMITS.lower_rad, LIMITS.upper_rad, *rates)
     start = np.array([distance, 0.0]) - 1.2
     way = join(Hold(np.array([-1.2, -1.2])), limits, 0.0, start, np.zeros(2))
     found = np.abs(values(way.at(np.linspace(0.0, way.duration_s, 4001)))).max(axis=1)[1:, 0]

@@ -32,9 +32,9 @@ NOW_NS = 5 * SECOND_NS
 ROS_NOW_NS = 1_700_000_000 * SECOND_NS
 REST = np.array([0.25, -0.5])
 LIMITS = motion_limits(load_arm())
-WIDE = MotionBounds(*np.full((3, 2), 1e9))
+WIDE = MotionBounds(np.full(2, -1e9), *np.full((3, 2), 1e9))
 MOTION = Sinusoid(np.array([0.8, 0.6]), np.array([1.0, 1.4]), np.array([0.3, -0.7]))
-MOST = np.stack([LIMITS.position_rad, LIMITS.velocity_radps, LIMITS.acceleration_radps2])
+MOST = np.stack([LIMITS.upper_rad, LIMITS.velocity_radps, LIMITS.acceleration_radps2])
 
 pairs = st.tuples(st.floats(-2.0, 2.0), st.floats(-2.0, 2.0))
 shares = st.tuples(st.floats(-1.0, 1.0), st.floats(-1.0, 1.0)).map(np.array)
@@ -212,7 +212,7 @@ REFUSALS = {
     ),
     'must end in the future, ends 0 s before it': trajectory(point(0.0, (0.0, 0.0))),
     'point 0: has no positions': trajectory(point(1.0, ())),
-    r"point 1: joint 'shoulder': expected a position of at most 2.9 rad in size, found 9 rad; "
+    r"point 1: joint 'shoulder': expected a position of -2.9 to 2.9 rad, found 9 rad; "
     'choose': trajectory(point(5.0, (0, 0)), point(10.0, (9, 0))),
     "on the way to point 1: joint 'shoulder' would reach 8.4e.09 rad/s, expected at most 8 rad/s; "
     'give it more time': trajectory(point(5.0, (-2.8, -0.5)), point(5.0 + 1e-9, (2.8, -0.5))),
@@ -354,7 +354,7 @@ def test_a_motion_rejoined_from_anywhere_is_continuous_within_limits_and_in_its_
     source, begin_ns = MotionSource(MOTION, LIMITS), nanoseconds_of(begun_s)
     source.begin(at_rest(stamp_ns=begin_ns))
     stamp_ns = begin_ns + nanoseconds_of(t_s)
-    state = ArmState(stamp_ns, 0.9 * q * LIMITS.position_rad, 0.1 * qd * LIMITS.velocity_radps)
+    state = ArmState(stamp_ns, 0.9 * q * LIMITS.upper_rad, 0.1 * qd * LIMITS.velocity_radps)
     source.rejoin(state)
     found = numbers(source.at(stamp_ns))
     np.testing.assert_allclose(found[:2], [state.q_rad, state.qd_radps], rtol=0, atol=1e-12)
