@@ -34,7 +34,20 @@ def period_ns_of(rate_hz: float) -> int:
 
 def each_arm(flags: Flags) -> Flags:
     """Return whether all joints, or all gains, of an arm are so: (..., n) to (...)."""
-    return np.asarray(flags.all(axis=-1))
+    so: Flags = np.logical_and.reduce(flags, axis=-1)  # less overhead than flags.all(axis=-1)
+    return so
+
+
+def is_all(flags: Flags) -> bool:
+    """Return `flags.all()`, which costs five times as much on the few entries of one arm."""
+    return bool(np.count_nonzero(flags) == flags.size)
+
+
+def dot(a: Array, b: Array) -> Array:
+    """Return the sum of a_i b_i over the last axis: (..., m) and (..., m) or (m,) to (...)."""
+    # `dot` has the least overhead of all, but takes only one vector as its second factor.
+    product: Array = a.dot(b) if b.ndim == 1 else np.add.reduce(a * b, axis=-1)
+    return product
 
 
 def where_arms(condition: Flags, yes: Array, no: Array) -> Array:

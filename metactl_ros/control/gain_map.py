@@ -73,6 +73,7 @@ class GainMap:
         ends = np.array([ends for _, ends in box.named_ends()], dtype=np.float64)
         self.lower: Array = np.repeat(ends[:, 0], num_joints)
         self.upper: Array = np.repeat(ends[:, 1], num_joints)
+        self._half_lower, self._half_upper = 0.5 * self.lower, 0.5 * self.upper
         self.middle: Array = 0.5 * (self.upper + self.lower)
         self.half_width: Array = 0.5 * (self.upper - self.lower)
 
@@ -83,7 +84,7 @@ class GainMap:
 
     def gains(self, action: Array) -> Array:
         """Return theta of an action; both ends are met exactly, and no rounding leaves the box."""
-        theta = 0.5 * ((1.0 - action) * self.lower + (1.0 + action) * self.upper)
+        theta = (1.0 - action) * self._half_lower + (1.0 + action) * self._half_upper
         return np.minimum(np.maximum(theta, self.lower), self.upper)
 
     def active_faces(self, theta: Array) -> Flags:

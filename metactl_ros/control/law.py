@@ -31,7 +31,7 @@ import numpy as np
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.dynamics.rigid_body import Posture
-from metactl_ros.signals import Array, each_arm, Flags, where_arms
+from metactl_ros.signals import Array, each_arm, Flags, is_all, where_arms
 
 FeedForward: TypeAlias = Literal['bias', 'coulomb', 'estimate']
 """Columns of Phi; `estimate` is that of an estimator, in N m: what the model lacks."""
@@ -100,11 +100,13 @@ def feed_forward_features(
     estimate_nm: Array | None = None,
 ) -> Array:
     """Return the diagonals of Phi, N m per unit of eta, shape (..., columns, n)."""
-    phi = np.ones((*qd_desired_radps.shape[:-1], len(columns), qd_desired_radps.shape[-1]))
+    phi = np.empty((*qd_desired_radps.shape[:-1], len(columns), qd_desired_radps.shape[-1]))
     for number, column in enumerate(columns):
-        if column == 'coulomb':
+        if column == 'bias':
+            phi[..., number, :] = 1.0
+        elif column == 'coulomb':
             phi[..., number, :] = np.tanh(qd_desired_radps / law.coulomb_smoothing_radps)
-        elif column == 'estimate':
+        else:
             assert estimate_nm is not None  # ControllerSettings demands an estimator
             phi[..., number, :] = estimate_nm
     return phi
@@ -144,7 +146,8 @@ def holding_torque(bias_nm: Array, phi: Array, gains: Gains) -> Array:
         gains: What the shield returned.
     """
     eta = gains.theta[..., 2 * bias_nm.shape[-1] :].reshape(phi.shape)
-    return np.asarray(bias_nm + np.sum(phi * eta, axis=-2))
+    feed_forward: Array = np.add.reduce(phi * eta, axis=-2)
+    return bias_nm + feed_forward
 
 
 def computed_torque(
@@ -192,7 +195,7 @@ def limit_effort(
     Of an arm that is commanded an acceleration it is saturated. A torque that fades commands none:
     there each joint goes its own way.
     """
-    if is_commanded.all():
+    if is_all(is_commanded):
         return saturate(hold_nm, wanted_nm, low_nm, high_nm)
     begin = where_arms(is_commanded, hold_nm, wanted_nm)
     saturated = saturate(begin, wanted_nm, low_nm, high_nm)
@@ -213,8 +216,8 @@ def saturate(hold_nm: Array, wanted_nm: Array, low_nm: Array, high_nm: Array) ->
         low_nm: Lower end of the box, per joint.
         high_nm: Upper end of the box, per joint.
     """
-    is_inside = each_arm((low_nm <= wanted_nm) & (wanted_nm <= high_nm))
-    if is_inside.all():
+    is_inside = (low_nm <= wanted_nm) & (wanted_nm <= high_nm)
+    if is_all(is_inside):
         return wanted_nm
     enter, leave = _passage(hold_nm, wanted_nm - hold_nm, low_nm, high_nm)
     misses = np.maximum(enter, 0.0) > np.minimum(leave, 1.0)  # (...), also if leave < 0
@@ -223,7 +226,7 @@ def saturate(hold_nm: Array, wanted_nm: Array, low_nm: Array, high_nm: Array) ->
     share = np.clip(leave, 0.0, 1.0)[..., np.newaxis]
     way = share * (wanted_nm - hold_nm)
     scaled = np.clip(begin + way, low_nm, high_nm)  # clipping mends rounding only
-    return where_arms(is_inside, wanted_nm, scaled)
+    return where_arms(each_arm(is_inside), wanted_nm, scaled)
 
 
 def _passage(begin: Array, way: Array, low: Array, high: Array) -> tuple[Array, Array]:

@@ -33,7 +33,7 @@ from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.control.law import LawSettings, TrackingError
 from metactl_ros.dynamics.rigid_body import Posture
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import Array
+from metactl_ros.signals import Array, dot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class HalfSpace(NamedTuple):
 
     def excess(self, theta: Array) -> Array:
         """Return normal . theta + constant, which is V_dot + alpha (V - v_0), shape (...)."""
-        return np.asarray(np.sum(self.normal * theta, axis=-1) + self.constant)
+        return dot(self.normal, theta) + self.constant
 
     def least_excess(self, lower: Array, upper: Array) -> Array:
         """Return the least excess over a box of gains; above 0 the admissible set is empty."""
@@ -117,20 +117,20 @@ class LyapunovFunction:
         """
         n, e_dot = self._num_joints, error.e_dot_radps
         xi = np.concatenate([error.e_rad, error.s_radps], axis=-1)
-        gradient = xi @ self.P  # P is symmetric
+        gradient = xi.dot(self.P)  # P is symmetric
         u, w = gradient[..., :n], gradient[..., n:]
-        value = 0.5 * np.sum(xi * gradient, axis=-1)
+        value = 0.5 * dot(xi, gradient)
         Minv_w = posture.solve(w)
-        of_phi = -Minv_w[..., np.newaxis, :] * phi
-        lead = phi.shape[:-2]
-        normal = np.concatenate(
-            [-w * error.s_radps, -w * e_dot, of_phi.reshape(*lead, -1)], axis=-1
-        )
-        drift = np.sum((u + self._slope_per_s * w) * e_dot, axis=-1)
+        *lead, columns, _ = phi.shape
+        normal = np.empty((*lead, 2 + columns, n))
+        normal[..., 0, :] = -w * error.s_radps
+        normal[..., 1, :] = -w * e_dot
+        normal[..., 2:, :] = -Minv_w[..., np.newaxis, :] * phi
+        drift = dot(u + self._slope_per_s * w, e_dot)
         constant = drift + self.alpha_per_s * (value - self.target_level)
         if self._disturbance_radps2:
             constant = constant + self._disturbance_radps2 * np.sum(np.abs(w), axis=-1)
-        return HalfSpace(normal, constant, value, Minv_w)
+        return HalfSpace(normal.reshape(*lead, -1), constant, value, Minv_w)
 
 
 def rate_bound(lyapunov: LyapunovFunction, value: Array) -> Array:

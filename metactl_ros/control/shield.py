@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.law import AdmissibleGains, CountedGains, Gains
 from metactl_ros.control.lyapunov import HalfSpace
-from metactl_ros.signals import Array, Flags, where_arms
+from metactl_ros.signals import Array, Flags, is_all, where_arms
 
 # A proposal farther out than this is no number to work with: rounding would grow with it.
 LARGEST_PROPOSAL = 1e3
@@ -102,9 +102,9 @@ class Shield:
             passed = np.clip(np.nan_to_num(proposal), -1.0, 1.0)
             gains = CountedGains(self._map.gains(passed))
         else:
-            is_found = np.asarray(reason <= Reason.PROJECTED)
+            is_found = reason <= Reason.PROJECTED
             theta = self._map.gains(action)
-            if not is_found.all():
+            if not is_all(is_found):
                 theta = where_arms(is_found, theta, self._nominal)
             gains = AdmissibleGains(theta)
         return ShieldDecision(gains, reason, half_space, half_space.excess(gains.theta), distance)
