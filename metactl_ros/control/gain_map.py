@@ -76,6 +76,8 @@ class GainMap:
         self._half_lower, self._half_upper = 0.5 * self.lower, 0.5 * self.upper
         self.middle: Array = 0.5 * (self.upper + self.lower)
         self.half_width: Array = 0.5 * (self.upper - self.lower)
+        for fixed in (self.lower, self.upper, self.middle, self.half_width):
+            fixed.setflags(write=False)
 
     @property
     def size(self) -> int:

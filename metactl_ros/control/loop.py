@@ -159,11 +159,11 @@ class ControlLoop:
         shape = state.q_rad.shape[:-1]
         self.resume(self.acting_effort(state, effort_nm))
         self._modes.reset(shape, state.stamp_ns)
-        self._held_q = self._last_q = state.q_rad
+        self._held_q = self._last_q = state.q_rad.copy()
         self._now_ns = state.stamp_ns - self._period_ns
         self._meets_condition = np.ones(shape, dtype=bool)
-        self._guard.expect(self._body.at(state.q_rad, state.qd_radps), self._effort)
-        return self._effort
+        self._guard.expect(self._body.at(self._last_q, state.qd_radps.copy()), self._effort)
+        return self._effort.copy()
 
     def acting_effort(self, state: ArmState, effort_nm: Array | None) -> Array:
         """Return what the motors give now: as measured, or gravity's torque if that is unknown."""
@@ -174,7 +174,7 @@ class ControlLoop:
 
     def resume(self, effort_nm: Array) -> None:
         """Go on from an effort that is not this loop's last; window and evidence begin anew."""
-        self._effort = effort_nm
+        self._effort = effort_nm.copy()
         self._guard.reset(effort_nm.shape[:-1])
         self._clear_window()
 
@@ -284,8 +284,13 @@ class ControlLoop:
         """Return state and reference, all finite, and whether they were usable."""
         if self._seen is not None and self._seen[0] is state and self._seen[1] is reference:
             return self._seen[2]
-        q, qd = state.q_rad, state.qd_radps
-        goal = (reference.q_rad, reference.qd_radps, reference.qdd_radps2)
+        # Copies: what is remembered of them must not change with a buffer that the caller reuses.
+        q, qd = state.q_rad.copy(), state.qd_radps.copy()
+        goal = (
+            reference.q_rad.copy(),
+            reference.qd_radps.copy(),
+            reference.qdd_radps2.copy(),
+        )
         sees = each_arm((np.abs(q) <= ABSURD) & (np.abs(qd) <= ABSURD))
         knows_goal = each_arm(
             (goal[0] <= self._upper_rad)
@@ -387,9 +392,8 @@ class ControlLoop:
         modes = self._modes.values
         reach = self._rate_nmps * seconds(passed_ns)
         box = effort_box(self._effort, self._largest_nm, reach)
-        self._effort = limit_effort(
-            hold, wanted, *box, is_commanded=np.asarray(modes < Mode.BLIND)
-        )
+        effort = limit_effort(hold, wanted, *box, is_commanded=np.asarray(modes < Mode.BLIND))
+        self._effort = effort.copy()  # the rate is limited from it, whatever is done to the step's
         missing = law - self._effort
         estimate: Array | None = None
         if self._estimation is not None:
@@ -401,7 +405,7 @@ class ControlLoop:
         is_met = excess <= self._settings.modes.violation_tolerance
         self._meets_condition = is_met | (excess <= decision.excess) | (modes >= Mode.BLIND)
         return ControlStep(
-            effort_nm=self._effort,
+            effort_nm=effort,
             wanted_nm=wanted,
             modes=modes,
             causes=self._modes.causes,
