@@ -92,7 +92,7 @@ class JointLimits:
         if not (np.isfinite([self.lower_rad, self.upper_rad]).all() and self._is_ordered()):
             raise ConfigError(
                 'JointLimits.position_lower_rad: expected finite ends below position_rad = '
-                f'{list(self.position_rad)}, found {list(self.lower_rad)}.'
+                f'{list(self.position_rad)}, found {self.lower_rad.tolist()}.'
             )
 
     def _is_ordered(self) -> bool:

@@ -41,7 +41,7 @@ class Task:
 
     def __post_init__(self) -> None:
         vectors = {'amplitude_rad': self.amplitude_rad, 'omega_radps': self.omega_radps}
-        require_length('Task', len(self.amplitude_rad), **vectors)
+        require_length('Task', max(map(len, vectors.values())), **vectors)
         require_positive('Task', tau_z_s=self.tau_z_s, **vectors)
         require_not_negative(
             'Task',

@@ -39,6 +39,13 @@ def test_positions_and_velocities_are_those_of_the_arm():
     assert tuple(limits.velocity_radps) == ARM.limits.velocity_radps
 
 
+def test_a_range_that_is_not_symmetric_stays_so():
+    arm = replace(ARM, limits=replace(ARM.limits, position_lower_rad=(-0.3, 0.5)))
+    limits = motion_limits(arm)
+    assert tuple(limits.lower_rad) == (-0.3, 0.5)
+    assert tuple(limits.upper_rad) == ARM.limits.position_rad
+
+
 def test_an_arm_that_cannot_hold_itself_has_limits_above_zero():
     weak = replace(ARM, limits=replace(ARM.limits, effort_nm=(30.0, 5.0)))
     assert (motion_limits(weak).acceleration_radps2 > 0.0).all()

@@ -3,6 +3,7 @@
 """What the node is to follow: however it begins, resumes or is told, within every limit."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -227,6 +228,31 @@ REFUSALS = {
         point(5.0, (0, 0)), point(6.0, (0, 0), (0.0005, -0.01))
     ),
 }
+
+
+ONE_SIDED = replace(LIMITS, lower_rad=np.array([-0.3, -0.7]))
+OF_ONE_SIDE = {
+    "point 0: joint 'shoulder': expected a position of -0.3 to 2.9 rad, found -0.4 rad; choose": (
+        point(5.0, (-0.4, 0.0)),
+    ),
+    "on the way to point 1: joint 'elbow' would reach -0.9122 rad, expected at least -0.7 rad; it "
+    'overshoots': (point(5.0, (0, -0.69), (0, -0.5)), point(8.0, (0, -0.69))),
+}
+
+
+@pytest.mark.parametrize('text', OF_ONE_SIDE)
+def test_a_trajectory_beyond_the_lower_end_of_a_range_is_refused(text):
+    assert begun(*OF_ONE_SIDE[text], limits=LIMITS) is not None
+    with pytest.raises(MessageError, match=f'trajectory.*{text}'):
+        begun(*OF_ONE_SIDE[text], limits=ONE_SIDED)
+
+
+def test_within_a_range_that_is_not_symmetric_all_of_its_larger_side_may_be_used():
+    source = begun(point(8.0, (2.85, -0.65)), point(16.0, (-0.29, 2.55)), limits=ONE_SIDED)
+    for t_s in np.linspace(0.0, 17.0, 200):
+        q = after(source, t_s)[0]
+        assert ((ONE_SIDED.lower_rad <= q) & (q <= ONE_SIDED.upper_rad)).all()
+    assert_is_held(after(source, 17.0), (-0.29, 2.55))
 
 
 @pytest.mark.parametrize('text', REFUSALS)
