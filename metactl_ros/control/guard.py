@@ -33,6 +33,7 @@ apart, for a STOP. A state counts for the time since the one before, at most one
 """
 
 from dataclasses import dataclass, fields, replace
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,14 @@ from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.control.law import TrackingState
 from metactl_ros.control.modes import Cause
 from metactl_ros.dynamics.rigid_body import JointLimits, Posture
-from metactl_ros.signals import Array, each_arm, Flags, NANOSECONDS_PER_SECOND, seconds
+from metactl_ros.signals import (
+    Array,
+    each_arm,
+    Flags,
+    is_all,
+    NANOSECONDS_PER_SECOND,
+    seconds,
+)
 
 MOST_PERIODS = 5
 """A state that comes this many periods after the one before is the first of a new series."""
@@ -131,8 +139,27 @@ class Sample(NamedTuple):
     qd: Array
 
 
+class Bounds(NamedTuple):
+    """What a state may say that comes dt after the one before; rows as `Evidence` has them."""
+
+    lowest: Array
+    """What it takes from Page's sums at most, shape (4, n)."""
+    most: Array
+    """What it adds to them at most."""
+    allowed: Array
+    """k, which is taken off."""
+    full: Array
+    """Beyond which no sum grows."""
+    limits: Array
+    """What is too far, too fast or astray, shape (5, n)."""
+
+
 class Evidence:
-    """Sums and times of every joint, shape (..., n), in the terms of the module's text."""
+    """Sums and times of every joint, in the terms of the module's text.
+
+    What there is several of per joint is stacked, (..., rows, n), and treated at once. The rows of
+    Page's sums are x upwards, x downwards, y upwards, y downwards.
+    """
 
     def __init__(self, settings: GuardSettings, limits: JointLimits) -> None:
         self._settings = settings
@@ -143,101 +170,141 @@ class Evidence:
         self._full_nm = settings.full_effort_share * effort_nm
         self._lacking_nm = settings.unexplained_effort_share * effort_nm
         self._strongest_nm = settings.unexplained_step_share * effort_nm
-        self._alarm_nms = settings.unexplained_full_effort_s * effort_nm
+        self._alarm = _rows_of_sums(
+            settings.mismatch_rad, settings.unexplained_full_effort_s * effort_nm
+        )
         self._persistence_ns = _nanoseconds(settings.persistence_s)
         self._frozen_ns = _nanoseconds(settings.frozen_s)
         self._no_motion_ns = _nanoseconds(settings.no_motion_s)
+        self._dt_s = math.nan
+
+    def set_bounds(self, dt_s: float) -> None:
+        """Set the bounds of a state that comes `dt_s` after the one before."""
+        if dt_s == self._dt_s:  # as a rule states are one period apart
+            return
+        settings, strongest, fastest = self._settings, self._strongest_nm, self._fastest_radps
+        most = _rows_of_sums(settings.mismatch_step_rad, dt_s * strongest)
+        astray = np.full(fastest.shape, settings.tracking_error_rad)
+        reach = dt_s * fastest + settings.mismatch_step_rad
+        self._dt_s = dt_s
+        self._bounds = Bounds(
+            lowest=_rows_of_sums(-np.inf, -dt_s * strongest),
+            most=most,
+            allowed=dt_s * _rows_of_sums(settings.mismatch_allowance_radps, self._lacking_nm),
+            full=self._alarm + most,
+            limits=np.stack([self._high_rad, -self._low_rad, fastest, reach, astray]),
+        )
 
     def reset(self, q_desired_rad: Array) -> None:
         """Begin anew, the reference being there."""
-        shape = q_desired_rad.shape
+        *lead, n = q_desired_rad.shape
+        self._no_times: NDArray[np.int64] = np.zeros((*lead, 4, n), dtype=np.int64)
         # For how long each joint has been beyond its limits, fast, astray, and stuck.
-        self._lasted_ns: NDArray[np.int64] = np.zeros((4, *shape), dtype=np.int64)
+        self._lasted_ns = self._no_times
         self.begin_series(q_desired_rad)
 
     def begin_series(self, q_desired_rad: Array) -> None:
         """Forget what follows from comparing a state with the one before."""
-        shape = q_desired_rad.shape
+        *lead, n = q_desired_rad.shape
+        self._sums: Array = np.zeros((*lead, 4, n))
+        self._nothing_stays(q_desired_rad)
+
+    def _nothing_stays(self, q_desired_rad: Array) -> None:
         self._anchor_rad = q_desired_rad
-        self._is_frozen: Flags = np.zeros(shape, dtype=bool)
-        self._x: Array = np.zeros((2, *shape))  # Page's sums, upwards and downwards
-        self._y: Array = np.zeros((2, *shape))
-        self._same_ns: NDArray[np.int64] = np.zeros(shape, dtype=np.int64)
+        self._same_ns = self._no_times[..., 0, :]
+        self._is_frozen: Flags | None = None
 
     def forget(self, which: Flags) -> None:
         """Set all sums and times of some arms, shape (...), to zero."""
         keep = ~which[..., np.newaxis]
-        self._x, self._y = keep * self._x, keep * self._y
-        self._lasted_ns, self._same_ns = keep * self._lasted_ns, keep * self._same_ns
-        self._is_frozen = keep & self._is_frozen
+        self._same_ns = keep * self._same_ns
+        if self._is_frozen is not None:
+            self._is_frozen = keep & self._is_frozen
+        keep = keep[..., np.newaxis]
+        self._sums, self._lasted_ns = keep * self._sums, keep * self._lasted_ns
 
-    def add(self, dt_s: float, move_rad: Array, mean_qd: Array) -> None:
-        """Add a move, and the mean of the velocities at its ends, to Page's sums of x."""
-        settings, most = self._settings, self._settings.mismatch_step_rad
-        x = move_rad - dt_s * mean_qd
-        share = settings.mismatch_share * np.abs(move_rad)
-        allowed, full = dt_s * settings.mismatch_allowance_radps, settings.mismatch_rad + most
-        steps = np.minimum(SIGNS.reshape(2, *[1] * x.ndim) * x - share, most)
-        self._x = np.minimum(np.maximum(self._x + steps - allowed, 0.0), full)
-
-    def add_momentum(self, dt_s: float, y_nms: Array, *, counts: Flags) -> None:
-        """Add y to its sums where it counts, shape (...); where not, forget them."""
-        most, lacking = dt_s * self._strongest_nm, dt_s * self._lacking_nm
-        y, full = np.minimum(np.maximum(y_nms, -most), most), self._alarm_nms + most
-        sums = self._y + SIGNS.reshape(2, *[1] * y.ndim) * y - lacking
-        self._y = np.minimum(np.maximum(sums, 0.0), full)
-        if not counts.all():
-            self._y = self._y * counts[..., np.newaxis]
+    def add(self, x_rad: Array, y_nms: Array, move_rad: Array, *, counts: Flags) -> None:
+        """Add x and y to Page's sums; where y does not count, shape (...), forget its sums."""
+        bounds, share = self._bounds, self._settings.mismatch_share * np.abs(move_rad)
+        steps = np.empty(self._sums.shape)
+        steps[..., 0, :] = x_rad - share
+        steps[..., 1, :] = -x_rad - share
+        steps[..., 2, :] = y_nms
+        steps[..., 3, :] = -y_nms
+        steps = np.minimum(np.maximum(steps, bounds.lowest), bounds.most)
+        sums = np.maximum(self._sums + steps - bounds.allowed, 0.0)
+        self._sums = np.minimum(sums, bounds.full)
+        if not is_all(counts):
+            self._sums[..., 2:, :] *= counts[..., np.newaxis, np.newaxis]
 
     def time_limits(
-        self, lasted_ns: int, at: TrackingState, effort_nm: Array, *, follows: Flags, leapt: Flags
+        self, lasted_ns: int, at: TrackingState, move_rad: Array, effort_nm: Array, follows: Flags
     ) -> None:
         """Note for how long joints have been astray, fast, beyond their limits or stuck.
 
         Args:
             lasted_ns: What this state counts for.
             at: State and reference.
+            move_rad: From the state before.
             effort_nm: What acted.
             follows: Whether the reference is followed, shape (...).
-            leapt: Which joints moved further since the state before than their speed permits.
         """
-        settings, speed = self._settings, np.abs(at.qd)
+        q, speed = at.q, np.abs(at.qd)
+        said = np.empty((*q.shape[:-1], 5, q.shape[-1]))
+        said[..., 0, :] = q
+        said[..., 1, :] = -q
+        said[..., 2, :] = speed
+        said[..., 3, :] = np.abs(move_rad)
+        said[..., 4, :] = np.abs(at.q_desired - q)
+        is_over = said > self._bounds.limits
+        is_stuck = (speed < self._settings.no_motion_radps) & (np.abs(effort_nm) >= self._full_nm)
+        if not (np.count_nonzero(is_over) or np.count_nonzero(is_stuck)):  # the usual case
+            self._lasted_ns = self._no_times
+            return
         is_so = np.empty(self._lasted_ns.shape, dtype=bool)
-        is_so[0] = (at.q > self._high_rad) | (at.q < self._low_rad)
-        is_so[1] = leapt | (speed > self._fastest_radps)
-        is_so[2] = np.abs(at.q_desired - at.q) > settings.tracking_error_rad
-        is_so[2] &= follows[..., np.newaxis]
-        is_so[3] = (speed < settings.no_motion_radps) & (np.abs(effort_nm) >= self._full_nm)
+        is_so[..., 0, :] = is_over[..., 0, :] | is_over[..., 1, :]
+        is_so[..., 1, :] = is_over[..., 2, :] | is_over[..., 3, :]  # as it says, or has leapt
+        is_so[..., 2, :] = is_over[..., 4, :] & follows[..., np.newaxis]
+        is_so[..., 3, :] = is_stuck
         self._lasted_ns = (self._lasted_ns + lasted_ns) * is_so
 
-    def has_leapt(self, dt_s: float, move_rad: Array) -> Flags:
-        """Return which moves are further than the speed limit and a step of a sensor permit."""
-        reach = dt_s * self._fastest_radps + self._settings.mismatch_step_rad
-        return np.asarray(np.abs(move_rad) > reach)
-
     def time_sameness(
-        self, lasted_ns: int, qd_radps: Array, q_desired_rad: Array, *, is_same: Flags
+        self, lasted_ns: int, at: TrackingState, move_rad: Array, gain_radps: Array, follows: Flags
     ) -> None:
-        """Note for how long readings have been the same, and which are frozen."""
-        if not is_same.any():  # all joints in motion: the usual case
-            self._same_ns, self._is_frozen = self._same_ns * 0, is_same
-            self._anchor_rad = q_desired_rad
+        """Note for how long readings have been the same, and which are frozen.
+
+        Args:
+            lasted_ns: What this state counts for.
+            at: State and reference.
+            move_rad: From the state before.
+            gain_radps: Of velocity, since then.
+            follows: Whether the reference is followed, shape (...).
+        """
+        if np.count_nonzero(move_rad) == move_rad.size:  # all joints in motion: the usual case
+            self._nothing_stays(at.q_desired)
             return
+        is_same = (move_rad == 0.0) & (gain_radps == 0.0) & follows[..., np.newaxis]
         self._same_ns = (self._same_ns + lasted_ns) * is_same
-        self._anchor_rad = np.where(is_same, self._anchor_rad, q_desired_rad)
-        way = np.abs(q_desired_rad - self._anchor_rad)
+        self._anchor_rad = np.where(is_same, self._anchor_rad, at.q_desired)
+        way = np.abs(at.q_desired - self._anchor_rad)
         should_move = way > self._settings.frozen_reference_rad
-        seems_to_move = np.abs(qd_radps) > SLOWEST_RADPS
+        seems_to_move = np.abs(at.qd) > SLOWEST_RADPS
         self._is_frozen = (should_move | seems_to_move) & (self._same_ns >= self._frozen_ns)
 
-    def alarms(self) -> tuple[Flags, Flags]:
-        """Return which joints are stuck, (..., n), and what is wrong, (causes, ..., n)."""
-        wrong = np.empty((len(CAUSES), *self._is_frozen.shape), dtype=bool)
-        wrong[:3] = self._lasted_ns[:3] >= self._persistence_ns
-        wrong[3] = (self._y > self._alarm_nms).any(axis=0)
-        wrong[4] = self._is_frozen
-        wrong[5] = (self._x > self._settings.mismatch_rad).any(axis=0)
-        return self._lasted_ns[3] >= self._no_motion_ns, wrong
+    def alarms(self) -> tuple[Flags, Flags] | None:
+        """Return which joints are stuck, (..., n), and what is wrong, (causes, ..., n), if any."""
+        is_above = self._sums > self._alarm
+        lasts, is_frozen = self._lasted_ns is not self._no_times, self._is_frozen
+        if not (lasts or is_frozen is not None or np.count_nonzero(is_above)):
+            return None  # the usual case
+        has_lasted = self._lasted_ns[..., :3, :] >= self._persistence_ns
+        is_stuck = self._lasted_ns[..., 3, :] >= self._no_motion_ns
+        wrong = np.empty((len(CAUSES), *is_stuck.shape), dtype=bool)
+        wrong[:3] = np.moveaxis(has_lasted, -2, 0)
+        wrong[3] = is_above[..., 2:, :].any(axis=-2)
+        wrong[4] = False if is_frozen is None else is_frozen
+        wrong[5] = is_above[..., :2, :].any(axis=-2)
+        return (is_stuck, wrong) if is_stuck.any() or wrong.any() else None
 
 
 class Guard:
@@ -299,29 +366,29 @@ class Guard:
         passed_ns = stamp_ns - last.stamp_ns
         lasted_ns, dt_s = min(passed_ns, self._period_ns), seconds(passed_ns)
         effort = self._effort_nm if effort_nm is None else effort_nm
-        leapt = np.zeros(at.q.shape, dtype=bool)
+        evidence.set_bounds(dt_s)
         if passed_ns <= self._gap_ns:
-            move = at.q - last.q
-            evidence.add(dt_s, move, 0.5 * (at.qd + last.qd))
-            gained = self._posture.apply(at.qd - last.qd)
-            y_nms = gained - dt_s * (effort - self._posture.bias)
-            evidence.add_momentum(dt_s, y_nms, counts=acts)
-            leapt = evidence.has_leapt(dt_s, move)
-            is_same = (move == 0.0) & (at.qd == last.qd) & follows[..., np.newaxis]
-            evidence.time_sameness(lasted_ns, at.qd, at.q_desired, is_same=is_same)
+            move, gain = at.q - last.q, at.qd - last.qd
+            x = move - dt_s * (0.5 * (at.qd + last.qd))
+            y = self._posture.apply(gain) - dt_s * (effort - self._posture.bias)
+            evidence.add(x, y, move, counts=acts)
+            evidence.time_sameness(lasted_ns, at, move, gain, follows)
         else:
+            move = np.zeros(at.q.shape)
             evidence.begin_series(at.q_desired)
-        evidence.time_limits(lasted_ns, at, effort, follows=follows, leapt=leapt)
-        if not sees.all():
+        evidence.time_limits(lasted_ns, at, move, effort, follows)
+        if not is_all(sees):
             evidence.forget(~sees)
         self._conclude(at.q.shape[:-1])
 
     def _conclude(self, shape: tuple[int, ...]) -> None:
         """Report of each arm what is wrong, and of which joint; the last of several counts."""
-        self._report_nothing(shape)
-        is_stuck, wrong = self._evidence.alarms()
-        if not (is_stuck.any() or wrong.any()):
+        if not self.is_calm:
+            self._report_nothing(shape)
+        alarms = self._evidence.alarms()
+        if alarms is None:
             return
+        is_stuck, wrong = alarms
         self.is_calm = False
         self.can_move = each_arm(~is_stuck)
         for joint in range(wrong.shape[-1]):
@@ -330,7 +397,10 @@ class Guard:
                 self.joint = np.where(is_so, joint, self.joint)
 
 
-SIGNS = np.array([1.0, -1.0])
+def _rows_of_sums(of_x: float, of_y: Array) -> Array:
+    """Return a constant of x and one of y, shape (n,), as Page's sums are stacked: (4, n)."""
+    x = np.full(of_y.shape, of_x)
+    return np.stack([x, x, of_y, of_y])
 
 
 def _nanoseconds(time_s: float) -> int:
