@@ -42,8 +42,10 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.signals import (
     ArmState,
     Array,
+    dot,
     each_arm,
     Flags,
+    is_all,
     period_ns_of,
     Reference,
     seconds,
@@ -84,6 +86,8 @@ class _View(NamedTuple):
     """Whether the state is usable, shape (...)."""
     knows_goal: Flags
     """Whether the reference is, shape (...)."""
+    is_within_limits: Flags
+    """Whether position and velocity are within the joint limits, shape (...)."""
     posture: Posture
     error: TrackingError
 
@@ -112,6 +116,13 @@ class ControlLoop:
         self._largest_nm = np.array(limits.effort_nm)
         self._rate_nmps = np.array(limits.effort_rate_nmps)
         self._hardest_radps2 = self._largest_nm / arm.smallest_inertia_kgm2()
+        # All of (q, qd, q_d, qd_d, qdd_d) within these bounds, as is usual, takes one comparison.
+        ends = (self._upper_rad, self._fastest_radps)
+        self._most = np.concatenate((*ends, *ends, self._hardest_radps2))
+        ends = (self._lower_rad, -self._fastest_radps)
+        self._least = np.concatenate((*ends, *ends, -self._hardest_radps2))
+        self._most = np.minimum(self._most, ABSURD)
+        self._least = np.maximum(self._least, -ABSURD)
         self._window = ContextWindow(settings.context.num_rows, self._period_ns)
         self.gain_map = GainMap(settings.gain_box, num_joints)
         self.lyapunov = LyapunovFunction(settings.lyapunov, settings.law, num_joints)
@@ -136,6 +147,7 @@ class ControlLoop:
         self._now_ns = 0
         self._meets_condition: Flags = np.ones((), dtype=bool)
         self._is_clear: Flags = np.ones((), dtype=bool)
+        self._all_arms: Flags = np.ones((), dtype=bool)
         self._seen: tuple[ArmState, Reference, _View] | None = None
 
     @property
@@ -185,7 +197,7 @@ class ControlLoop:
 
     def _clear_window(self) -> None:
         self._window.clear()
-        self._is_clear = np.ones(self._effort.shape[:-1], dtype=bool)
+        self._is_clear = self._all_arms = np.ones(self._effort.shape[:-1], dtype=bool)
         self._seen = None
         if self._estimation is not None:
             self._estimation.reset(self._effort)
@@ -206,17 +218,16 @@ class ControlLoop:
         self._seen = None
         view = self._perceive(state, reference)
         self._seen = (state, reference, view)
-        modes = self._modes.values
         self._guard.see(
             state.stamp_ns,
             view.at,
             sees=view.sees,
-            follows=view.knows_goal & (modes < Mode.STOP),
-            acts=np.asarray(modes < Mode.BLIND),
+            follows=view.knows_goal & self._modes.follows,
+            acts=self._modes.acts,
             effort_nm=effort_nm,
         )
         if self._estimation is not None:
-            is_usable = view.sees & view.knows_goal & self._is_within_limits(view.at)
+            is_usable = view.sees & view.knows_goal & view.is_within_limits
             at = self._estimation.reject_outlier(view.at, is_usable)
             error = tracking_error(self._settings.law, at)
             posture = self._body.at(at.q, at.qd)
@@ -232,7 +243,7 @@ class ControlLoop:
             context.horizon_s,
             extra,
         )
-        self._is_clear = np.ones(row.shape[:-1], dtype=bool)
+        self._is_clear = self._all_arms
         if not math.isfinite(np.vdot(row, row)):  # one bad number would spoil the window for long
             self._is_clear = each_arm(np.isfinite(row))
             row = np.nan_to_num(row, nan=0.0, posinf=0.0, neginf=0.0)
@@ -291,25 +302,36 @@ class ControlLoop:
             reference.qd_radps.copy(),
             reference.qdd_radps2.copy(),
         )
-        sees = each_arm((np.abs(q) <= ABSURD) & (np.abs(qd) <= ABSURD))
-        knows_goal = each_arm(
-            (goal[0] <= self._upper_rad)
-            & (goal[0] >= self._lower_rad)
-            & (np.abs(goal[1]) <= self._fastest_radps)
-            & (np.abs(goal[2]) <= self._hardest_radps2)
-        )
-        if not (sees.all() and knows_goal.all()):
-            zero = np.zeros(q.shape)
-            q, qd = where_arms(sees, q, self._last_q), where_arms(sees, qd, zero)
-            goal = (
-                where_arms(knows_goal, goal[0], q),
-                where_arms(knows_goal, goal[1], zero),
-                where_arms(knows_goal, goal[2], zero),
-            )
-        self._last_q = q
+        numbers = np.concatenate((q, qd, *goal), axis=-1)
+        sees = knows_goal = is_within = self._all_arms
         at = TrackingState(q, qd, *goal)
+        if not is_all((numbers >= self._least) & (numbers <= self._most)):  # something is amiss
+            sees = each_arm((np.abs(q) <= ABSURD) & (np.abs(qd) <= ABSURD))
+            knows_goal = each_arm(
+                (goal[0] <= self._upper_rad)
+                & (goal[0] >= self._lower_rad)
+                & (np.abs(goal[1]) <= self._fastest_radps)
+                & (np.abs(goal[2]) <= self._hardest_radps2)
+            )
+            at = self._with_substitutes(at, sees, knows_goal)
+            is_within = self._is_within_limits(at)
+        self._last_q = at.q
         error = tracking_error(self._settings.law, at)
-        return _View(at, sees, knows_goal, self._body.at(q, qd), error)
+        return _View(at, sees, knows_goal, is_within, self._body.at(at.q, at.qd), error)
+
+    def _with_substitutes(
+        self, at: TrackingState, sees: Flags, knows_goal: Flags
+    ) -> TrackingState:
+        """Return the last position at rest for what is not seen, a hold for what is not known."""
+        zero = np.zeros(at.q.shape)
+        q = where_arms(sees, at.q, self._last_q)
+        return TrackingState(
+            q=q,
+            qd=where_arms(sees, at.qd, zero),
+            q_desired=where_arms(knows_goal, at.q_desired, q),
+            qd_desired=where_arms(knows_goal, at.qd_desired, zero),
+            qdd_desired=where_arms(knows_goal, at.qdd_desired, zero),
+        )
 
     def _judge(self, action: Array, view: _View) -> _Judgement:
         estimate = None if self._estimation is None else self._estimation.estimate_nm
@@ -325,16 +347,15 @@ class ControlLoop:
         is_answered = (decision.reason <= Reason.PROJECTED) & self._is_clear
         is_certified = decision.half_space.excess(self._nominal) <= settings.violation_tolerance
         is_certified = is_certified & self._meets_condition
-        is_within = self._is_within_limits(at)
-        is_well = view.sees & view.knows_goal & is_answered & is_within & is_certified
-        if self._modes.is_calm and guard.is_calm and health == HEALTHY and is_well.all():
+        is_well = view.sees & view.knows_goal & is_answered & view.is_within_limits & is_certified
+        if self._modes.is_calm and guard.is_calm and health == HEALTHY and is_all(is_well):
             return  # nothing to count and good inputs: NOMINAL stays as it is
         inputs = ArmsInputs(
             state_is_fresh=view.sees & health.state_is_fresh,
             reference_is_valid=view.knows_goal & health.reference_is_valid,
             policy_is_valid=is_answered & health.policy_is_on_time,
             meets_condition=is_certified,
-            is_within_limits=is_within,
+            is_within_limits=view.is_within_limits,
             is_at_rest=each_arm(np.abs(at.qd) <= settings.rest_velocity_radps),
             is_stopping=self._is_stopping(at),
             can_move=guard.can_move,
@@ -384,15 +405,16 @@ class ControlLoop:
         self, hold: Array, law: Array, wanted: Array, decision: ShieldDecision, passed_ns: int
     ) -> ControlStep:
         """Return the step with an effort that is finite, within size and within rate."""
-        is_sound = each_arm(np.isfinite(wanted))
-        if not is_sound.all():
+        is_finite = np.isfinite(wanted)
+        if not is_all(is_finite):
+            is_sound = each_arm(is_finite)
             wanted = where_arms(is_sound, wanted, np.zeros(wanted.shape))
             hold = where_arms(is_sound, hold, np.zeros(wanted.shape))
             self._modes.fail(~is_sound, self._now_ns)
-        modes = self._modes.values
+        modes, acts = self._modes.values, self._modes.acts
         reach = self._rate_nmps * seconds(passed_ns)
         box = effort_box(self._effort, self._largest_nm, reach)
-        effort = limit_effort(hold, wanted, *box, is_commanded=np.asarray(modes < Mode.BLIND))
+        effort = limit_effort(hold, wanted, *box, is_commanded=acts)
         self._effort = effort.copy()  # the rate is limited from it, whatever is done to the step's
         missing = law - self._effort
         estimate: Array | None = None
@@ -400,10 +422,10 @@ class ControlLoop:
             estimate = self._estimation.estimate_nm
             is_free = each_arm(missing == 0.0)
             self._estimation.record_effort(self._effort, is_free & (modes == Mode.NOMINAL))
-        excess = decision.excess + np.sum(decision.half_space.Minv_w * missing, axis=-1)
+        excess = decision.excess + dot(decision.half_space.Minv_w, missing)
         # What unshielded gains break, in a study that only counts, is not the limits' doing.
         is_met = excess <= self._settings.modes.violation_tolerance
-        self._meets_condition = is_met | (excess <= decision.excess) | (modes >= Mode.BLIND)
+        self._meets_condition = is_met | (excess <= decision.excess) | ~acts
         return ControlStep(
             effort_nm=effort,
             wanted_nm=wanted,

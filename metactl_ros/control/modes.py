@@ -353,6 +353,10 @@ class Modes:
         table: NDArray[np.int64] = np.array(rows, dtype=np.int64).T.reshape(3, *shape)
         table.setflags(write=False)
         self.values, self.causes, self.joints = (table[row, ...] for row in range(3))
+        self.follows: Flags = np.asarray(self.values < Mode.STOP)
+        """Which arms are made to follow their reference."""
+        self.acts: Flags = np.asarray(self.values < Mode.BLIND)
+        """Which arms are moved by the law: neither blind nor given up."""
         self.is_nominal = not table[0].any()
         """Whether every arm is."""
         self.is_calm = self.is_nominal and not any(state.violations for state in self._states)
