@@ -23,7 +23,7 @@ from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.friction_observers import OracleSettings
 from metactl_ros.control.gain_map import ColumnRange, GainBox, GainMap
 from metactl_ros.control.settings import ControllerSettings
-from metactl_ros.dynamics.two_link import Arm, NUM_JOINTS
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
 from metactl_ros.policy.bundle import Bundle, load_bundle
 from metactl_ros.settings import load_file, PlantSettings
@@ -142,14 +142,13 @@ def make_classical(
     if estimator is not None:
         box = replace(controller.gain_box, feed_forward=(ESTIMATE,))
         controller = replace(controller, gain_box=box, estimator=estimator)
-    gain_map = GainMap(controller.gain_box, NUM_JOINTS)
-    action = (
-        np.array(gain_map.action(baseline.theta)) if len(baseline.theta) == gain_map.size else None
-    )
+    gain_map = GainMap(controller.gain_box, controller.num_joints)
+    theta = np.array(baseline.theta)
+    action = gain_map.action(theta) if len(theta) == gain_map.size else None
     if action is None or not np.abs(action).max() <= 1.0 + 1e-12:
         raise ConfigError(
-            f'theta: expected {gain_map.size} gains from {list(gain_map.lower)} to '
-            f'{list(gain_map.upper)}, found {list(baseline.theta)}.'
+            f'theta: expected {gain_map.size} gains from {gain_map.lower.tolist()} to '
+            f'{gain_map.upper.tolist()}, found {list(baseline.theta)}.'
         )
     return Prepared(controller, constant_policy(action))
 
@@ -160,7 +159,7 @@ def on_observer(controller: ControllerSettings, path: Path | None = None) -> Con
     Its estimate is a column of Phi and two more features of the context.
     """
     base = load_file(OnObserver, path, 'meta_observer.yaml')
-    context = replace(controller.context, num_extra=NUM_JOINTS)
+    context = replace(controller.context, num_extra=controller.num_joints)
     return replace(controller, gain_box=base.gain_box, estimator=base.estimator, context=context)
 
 
@@ -180,12 +179,12 @@ def load_learned(
     return load_bundle(path, arm, controller, on_observer(controller), sha256=sha256)
 
 
-def observer_gains(controller: ControllerSettings) -> tuple[float, ...]:
+def observer_gains(controller: ControllerSettings) -> Array:
     """Return theta of the tuned momentum observer in the gain box of learning on top of it."""
     kd, slope = np.split(np.array(load_baselines().momentum_observer.theta), 3)[:2]
     rest = {'bias': 0.0, 'coulomb': 0.0, 'estimate': 1.0}
     columns = [rest[column] for column in controller.gain_box.columns]
-    return (*kd.tolist(), *slope.tolist(), *same_for_joints(columns))
+    return np.array((*kd, *slope, *same_for_joints(columns, controller.num_joints)))
 
 
 def constant_policy(action: Array) -> Policy:
@@ -205,6 +204,6 @@ def truth_of(plant: PlantSettings, payload_kg: float, tau_z_s: float) -> OracleS
     return OracleSettings(friction=plant.friction, payload_kg=payload_kg, tau_z_s=tau_z_s, **known)
 
 
-def same_for_joints(gains: Sequence[float]) -> tuple[float, ...]:
+def same_for_joints(gains: Sequence[float], num_joints: int) -> tuple[float, ...]:
     """Return theta of gains that are the same for every joint."""
-    return tuple(float(gain) for gain in gains for _ in range(NUM_JOINTS))
+    return tuple(float(gain) for gain in gains for _ in range(num_joints))

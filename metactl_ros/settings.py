@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from metactl_ros.config import build, require_not_negative, require_positive, shown
+from metactl_ros.config import build, require_length, require_not_negative, require_positive, shown
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.friction import Friction, smallest_smoothing
-from metactl_ros.dynamics.two_link import Arm, smallest_inertia
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
 from metactl_ros.sim.faults import Fault, parse_faults, plant_entries
 from metactl_ros.sim.sensing import Sensing
@@ -53,8 +53,16 @@ class Settings:
         return round(self.controller.context.horizon_s * self.controller.law.rate_hz)
 
     def __post_init__(self) -> None:
+        task, sensing, num_joints = self.plant.task, self.plant.sensing, len(self.arm.joint_names)
+        require_length(
+            'Task', num_joints, amplitude_rad=task.amplitude_rad, omega_radps=task.omega_radps
+        )
+        if sensing.actuator_limit_nm is not None:
+            require_length('Sensing', num_joints, actuator_limit_nm=sensing.actuator_limit_nm)
         rate_hz = self.controller.law.rate_hz
-        least = smallest_smoothing(self.plant.friction, smallest_inertia(self.arm), 1.0 / rate_hz)
+        least = smallest_smoothing(
+            self.plant.friction, self.arm.smallest_inertia_kgm2(), 1.0 / rate_hz
+        )
         found = self.plant.friction.smoothing_velocity_radps
         if found < least:
             raise ConfigError(

@@ -72,13 +72,15 @@ joint_samples.find_joints = lambda names, wanted: list(range(len(wanted)))
 """
 NUMBERS_UNCHECKED = """
 import numpy as np
-from metactl_ros.control.law import Situation
-from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control import law, loop
 from metactl_ros.runtime import joint_samples
-from metactl_ros.signals import split
 joint_samples._pick = lambda values, field, names, places: np.array([values[p] for p in places])
-ControlLoop._perceive = lambda self, state, goal: (Situation(*map(split, (
-    state.q_rad, state.qd_radps, goal.q_rad, goal.qd_radps, goal.qdd_radps2))), True, True)
+def perceive(self, state, goal):
+    q, qd, fine = state.q_rad, state.qd_radps, np.ones(state.q_rad.shape[:-1], dtype=bool)
+    at = law.TrackingState(q, qd, goal.q_rad, goal.qd_radps, goal.qdd_radps2)
+    error = law.tracking_error(self._settings.law, at)
+    return loop._View(at, fine, fine, self._body.at(q, qd), error)
+loop.ControlLoop._perceive = perceive
 """
 NO_WARM_UP = """
 from dataclasses import replace
@@ -98,7 +100,7 @@ from itertools import count
 from metactl_ros.control import loop
 honest, calls = loop.effort_box, count()
 loop.effort_box = lambda before, most, reach: honest(
-    before, most, reach if next(calls) < 150 else [1e9] * len(reach))
+    before, most, reach if next(calls) < 150 else 1e9 + reach)
 """
 """From 1.5 s on: the first tick in NOMINAL would be noticed as well, and be no proof."""
 UNGUARDED = """
@@ -114,9 +116,9 @@ honest = modes.next_mode
 modes.next_mode = lambda settings, *rest: honest(replace(settings, stop_settle_s=1e9), *rest)
 """
 CUTS_EACH_JOINT = """
-from metactl_ros.control import computed_torque
-from metactl_ros.signals import clamp
-computed_torque.saturate = lambda hold, wanted, low, high: clamp(wanted, low, high)
+import numpy as np
+from metactl_ros.control import law
+law.saturate = lambda hold, wanted, low, high: np.clip(wanted, low, high)
 """
 BELIEVES_STAMPS = """
 from metactl_ros.control.guard import Guard
@@ -149,7 +151,8 @@ FOLLOWS_ANYTHING = """
 import numpy as np
 from metactl_ros.motion.limits import MotionBounds
 from metactl_ros.runtime import reference_source
-honest, any_size = reference_source.path_within, MotionBounds(*[np.full(2, np.inf)] * 3)
+honest, most = reference_source.path_within, np.full(2, np.inf)
+any_size = MotionBounds(-most, most, most, most)
 reference_source.require_points_within = lambda *_: None
 reference_source.path_within = lambda knots, present, since_s, limits, names: honest(
     knots, present, since_s, any_size, names)

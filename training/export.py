@@ -34,7 +34,6 @@ from metactl_ros.config import build
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.window import feature_names
-from metactl_ros.dynamics.two_link import NUM_JOINTS
 from metactl_ros.policy.bundle import Bundle, BundleError, load_bundle
 from metactl_ros.policy.card import write_card
 from metactl_ros.policy.contract import Contract, hash_of, SCHEMA_VERSION, token_scales
@@ -312,7 +311,7 @@ def export_bundle(
     )
     windows = record_windows(trained)
     model = to_onnx(trained.network, *windows.shape[1:])
-    num_actions = GainMap(controller.gain_box, NUM_JOINTS).size
+    num_actions = GainMap(controller.gain_box, controller.num_joints).size
     policy = OnnxPolicy(model, PolicyShape(trained.config.window, len(features), num_actions))
     agreement = float(np.abs(policy(windows) - trained.network.act(windows)).max())
     if not agreement <= GOLDEN_TOLERANCE:

@@ -23,15 +23,14 @@ from rich.progress import track
 from rich.table import Table
 import torch
 
-from metactl_ros.control.law import ControlLaw, Situation, tracking_error
+from metactl_ros.control.law import LawSettings, tracking_error, TrackingState
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.lyapunov import closed_loop_matrix
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.dynamics.friction import friction_torque
-from metactl_ros.dynamics.two_link import forward_dynamics, lump, NUM_JOINTS
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
-from metactl_ros.signals import Array, seconds, split, stack
+from metactl_ros.signals import Array, seconds
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
@@ -77,7 +76,7 @@ def sample_motion(
     rows: list[tuple[Array, Array, NDArray[np.bool_]]] = []
     for payload in task.payload_levels_kg:
         episodes = draw_evaluation(task, seed, payload, 10, tau_z_s)
-        inertia = lump(settings.arm, payload)
+        body = settings.arm.body(payload)
         state = plant.reset(episodes.start)
         loop.reset(state)
         for _ in range(settings.episode_steps):
@@ -87,7 +86,7 @@ def sample_motion(
                 action = rng.uniform(-1.0, 1.0, action.shape)
             step = loop.actuate(action, state, reference, state.stamp_ns)
             net = step.effort_nm - friction_torque(friction, state.qd_radps, plant.memory_nm)
-            qdd = stack(forward_dynamics(inertia, *map(split, (state.q_rad, state.qd_radps, net))))
+            qdd = body.forward_dynamics(state.q_rad, state.qd_radps, net)
             xi, xi_dot = _error_and_rate(law, state.q_rad, state.qd_radps, qdd, reference)
             rows.append((xi, xi_dot, step.decision.was_moved))
             state = plant.step(step.effort_nm)
@@ -95,14 +94,14 @@ def sample_motion(
 
 
 def _error_and_rate(
-    law: ControlLaw, q: Array, qd: Array, qdd: Array, reference: Any
+    law: LawSettings, q: Array, qd: Array, qdd: Array, reference: Any
 ) -> tuple[Array, Array]:
     goal = (reference.q_rad, reference.qd_radps, reference.qdd_radps2)
-    error = tracking_error(law, Situation(*map(split, (q, qd, *goal))))
+    error = tracking_error(law, TrackingState(q, qd, *goal))
     e_ddot = reference.qdd_radps2 - qdd
-    s_dot = e_ddot + law.slope_per_s * stack(error.e_dot_radps)
-    xi = stack([*error.e_rad, *error.s_radps])
-    return xi, np.concatenate([stack(error.e_dot_radps), s_dot], axis=-1)
+    s_dot = e_ddot + law.slope_per_s * error.e_dot_radps
+    xi = np.concatenate([error.e_rad, error.s_radps], axis=-1)
+    return xi, np.concatenate([error.e_dot_radps, s_dot], axis=-1)
 
 
 class LyapunovFit:
@@ -113,10 +112,11 @@ class LyapunovFit:
     ) -> None:
         self._floor = floor
         lyapunov, law = settings.controller.lyapunov, settings.controller.law
-        size = 2 * NUM_JOINTS
+        self._num_joints = settings.controller.num_joints
+        size = 2 * self._num_joints
         self._alpha = lyapunov.alpha_per_s
         self._target_error_rad = lyapunov.target_error_rad
-        shifted = closed_loop_matrix(law, NUM_JOINTS) + 0.5 * self._alpha * np.eye(size)
+        shifted = closed_loop_matrix(law, self._num_joints) + 0.5 * self._alpha * np.eye(size)
         identity = np.eye(size)
         operator = np.kron(shifted.T, identity) + np.kron(identity, shifted.T)
         self._solve = torch.tensor(-np.linalg.inv(operator))
@@ -139,7 +139,7 @@ class LyapunovFit:
         """Return (V_dot + alpha (V - v_0)) / (V + v_0), shape (N,): above 0 is a violation."""
         value = 0.5 * torch.einsum('ni,ij,nj->n', xi, P, xi)
         rate = torch.einsum('ni,ij,nj->n', xi, P, xi_dot)
-        stiffest = torch.linalg.eigvalsh(P[:NUM_JOINTS, :NUM_JOINTS])[-1]
+        stiffest = torch.linalg.eigvalsh(P[: self._num_joints, : self._num_joints])[-1]
         level = 0.5 * stiffest * self._target_error_rad**2
         excess = rate + self._alpha * (value - level)
         relative: torch.Tensor = excess / (value + level + 1e-12)

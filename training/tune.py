@@ -124,7 +124,7 @@ def baseline_of(name: str, settings: Settings, values: Mapping[str, float]) -> B
         return Baseline(theta=tuple(values.values()))
     # Slotine and Li's law has the slope of the sliding variable itself.
     slope = values.get('lambda_per_s', settings.controller.law.slope_per_s)
-    theta = same_for_joints([values['kd_per_s'], slope, 1.0])
+    theta = same_for_joints([values['kd_per_s'], slope, 1.0], settings.controller.num_joints)
     rest = {k: v for k, v in values.items() if k not in ('kd_per_s', 'lambda_per_s')}
     return Baseline(theta=theta, estimator=_estimator(name, settings, rest))
 

@@ -12,9 +12,8 @@ from typing import Self
 
 from metactl_ros.config import build
 from metactl_ros.control.estimators.choice import EstimatorSettings
-from metactl_ros.control.gain_map import GainBox, GainMap
+from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.settings import ControllerSettings
-from metactl_ros.dynamics.two_link import NUM_JOINTS
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array
 
@@ -32,10 +31,10 @@ class RecordedController:
     """What a constant policy proposes, shape (m,); None if it depends on the window."""
 
     def __post_init__(self) -> None:
-        size = GainMap(self.gain_box, NUM_JOINTS).size
-        if self.action is not None and len(self.action) != size:
+        kinds = len(self.gain_box.named_ends())
+        if self.action is not None and (not self.action or len(self.action) % kinds):
             raise ConfigError(
-                f'RecordedController.action: expected {size} entries, one per gain, '
+                f'RecordedController.action: expected {kinds} entries per joint, one per gain, '
                 f'found {len(self.action)}.'
             )
 

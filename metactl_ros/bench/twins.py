@@ -12,9 +12,8 @@ from typing import get_args, Literal, TypeAlias
 from metactl_ros.baselines import constant_policy
 from metactl_ros.control.gain_map import ColumnRange
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.dynamics.two_link import NUM_JOINTS
 from metactl_ros.settings import Settings
-from metactl_ros.signals import Array, Policy, split, stack
+from metactl_ros.signals import Array, Policy
 from metactl_ros.sim.plant import Plant
 from metactl_ros.sim.rollout import for_learning
 
@@ -23,7 +22,6 @@ TWINS: tuple[Twin, ...] = get_args(Twin)
 
 # Wide enough for any memory torque; the bias column follows K_d and Lambda in theta.
 KNOWN_MEMORY = ColumnRange(column='bias', ends=(-100.0, 100.0))
-BIAS = slice(2 * NUM_JOINTS, 3 * NUM_JOINTS)
 
 
 def settings_of_twin(settings: Settings, twin: Twin) -> Settings:
@@ -53,8 +51,10 @@ def fixed_gain_twin(settings: Settings, plant: Plant, twin: Twin) -> tuple[Contr
     fixed = constant_policy(loop.nominal_action)
 
     def knowing_memory(window: Array) -> Array:
-        theta = stack(loop.gain_map.gains(split(fixed(window))))
-        theta[..., BIAS] = plant.memory_nm
-        return stack(loop.gain_map.action(split(theta)))
+        theta = loop.gain_map.gains(fixed(window))
+        memory = plant.memory_nm
+        n = memory.shape[-1]
+        theta[..., 2 * n : 3 * n] = memory  # the bias column, behind K_d and Lambda
+        return loop.gain_map.action(theta)
 
     return loop, knowing_memory if knows_memory else fixed

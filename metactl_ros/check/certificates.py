@@ -233,9 +233,10 @@ def _motion(
     """
     weakest = np.linalg.eigvalsh(law.chain.mass_matrix(np.zeros((1, log.q_rad.shape[1]))))[0, 0]
     limits = arm.limits
-    most = [limits.position_rad, limits.velocity_radps, np.array(limits.effort_nm) / weakest]
+    most = [limits.velocity_radps, np.array(limits.effort_nm) / weakest]
     goal = [log.q_desired_rad, log.qd_desired_radps, log.qdd_desired_radps2]
-    knows = np.all(np.abs(np.hstack(goal)) <= np.hstack(most), axis=1)
+    knows = _is_reachable(goal[0], arm)
+    knows &= np.all(np.abs(np.hstack(goal[1:])) <= np.hstack(most), axis=1)
     follows = (knows & (run.mode != Mode.STOP))[:, np.newaxis]
     stops = (run.mode == Mode.STOP)[:, np.newaxis]
     stay = np.where(stops, log.q_rad[run.first], log.q_rad)
@@ -244,10 +245,16 @@ def _motion(
     return Motion(log.q_rad, log.qd_radps, q, qd, qdd, log.estimate_nm), np.asarray(knows)
 
 
+def _is_reachable(q_rad: Array, arm: 'Arm') -> NDArray[np.bool_]:
+    """Return whether all joints are within their range, shape (T,)."""
+    is_within = (arm.limits.lower_rad <= q_rad) & (q_rad <= arm.limits.upper_rad)
+    return np.asarray(is_within.all(axis=1))
+
+
 def _least_mode(log: 'TickLog', arm: 'Arm', knows_goal: NDArray[np.bool_]) -> Array:
     """Return the mildest mode that the inputs of each tick allow, shape (T,)."""
     shield = log.shield
-    is_within = (np.abs(log.q_rad) <= arm.limits.position_rad).all(axis=1)
+    is_within = _is_reachable(log.q_rad, arm)
     is_within &= (np.abs(log.qd_radps) <= arm.limits.velocity_radps).all(axis=1)
     is_answered = np.isfinite(log.action).all(axis=1) & (shield['policy_is_on_time'] > 0.0)
     demands = [

@@ -12,11 +12,10 @@ column of every joint.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metactl_ros.control.law import FeedForward
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import clamp, Component, Vector
+from metactl_ros.signals import Array, Flags
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,38 +67,32 @@ class GainBox:
 
 
 class GainMap:
-    """The affine bijection between [-1, 1]^m and the box."""
+    """The affine bijection between [-1, 1]^m and the box; all of shape (m,) or (..., m)."""
 
     def __init__(self, box: GainBox, num_joints: int) -> None:
         ends = np.array([ends for _, ends in box.named_ends()], dtype=np.float64)
-        lower, upper = (np.repeat(ends[:, side], num_joints) for side in (0, 1))
-        self.lower: tuple[float, ...] = tuple(lower.tolist())
-        self.upper: tuple[float, ...] = tuple(upper.tolist())
-        self.middle: tuple[float, ...] = tuple((0.5 * (upper + lower)).tolist())
-        self.half_width: tuple[float, ...] = tuple((0.5 * (upper - lower)).tolist())
+        self.lower: Array = np.repeat(ends[:, 0], num_joints)
+        self.upper: Array = np.repeat(ends[:, 1], num_joints)
+        self._half_lower, self._half_upper = 0.5 * self.lower, 0.5 * self.upper
+        self.middle: Array = 0.5 * (self.upper + self.lower)
+        self.half_width: Array = 0.5 * (self.upper - self.lower)
+        for fixed in (self.lower, self.upper, self.middle, self.half_width):
+            fixed.setflags(write=False)
 
     @property
     def size(self) -> int:
         """m, the number of gains."""
         return len(self.lower)
 
-    def gains(self, action: Vector) -> list[Component]:
+    def gains(self, action: Array) -> Array:
         """Return theta of an action; both ends are met exactly, and no rounding leaves the box."""
-        theta = [
-            0.5 * ((1.0 - a) * low + (1.0 + a) * high)
-            for a, low, high in zip(action, self.lower, self.upper, strict=True)
-        ]
-        return clamp(theta, self.lower, self.upper)
+        theta = (1.0 - action) * self._half_lower + (1.0 + action) * self._half_upper
+        return np.minimum(np.maximum(theta, self.lower), self.upper)
 
-    def active_faces(self, theta: Vector) -> NDArray[np.bool_]:
+    def active_faces(self, theta: Array) -> Flags:
         """Return which gains lie at an end of their range, shape (..., m)."""
-        rows = zip(theta, self.lower, self.upper, strict=True)
-        flags = [(gain <= low) | (gain >= high) for gain, low, high in rows]
-        return np.stack(np.broadcast_arrays(*flags), axis=-1)
+        return (theta <= self.lower) | (theta >= self.upper)
 
-    def action(self, theta: Vector) -> list[Component]:
+    def action(self, theta: Array) -> Array:
         """Return the action of gains; outside [-1, 1] if they leave the box."""
-        return [
-            (gain - middle) / half
-            for gain, middle, half in zip(theta, self.middle, self.half_width, strict=True)
-        ]
+        return (theta - self.middle) / self.half_width

@@ -32,22 +32,24 @@ A joint that has had its full effort for `no_motion_s` and stands still cannot m
 apart, for a STOP. A state counts for the time since the one before, at most one period.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+import math
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.control.law import Situation
+from metactl_ros.control.law import TrackingState
 from metactl_ros.control.modes import Cause
-from metactl_ros.dynamics.two_link import apply_mass, JointLimits, Mass
+from metactl_ros.dynamics.rigid_body import JointLimits, Posture
 from metactl_ros.signals import (
-    choose,
-    Component,
-    every,
+    Array,
+    each_arm,
+    Flags,
+    is_all,
     NANOSECONDS_PER_SECOND,
     seconds,
-    Vector,
 )
 
 MOST_PERIODS = 5
@@ -118,134 +120,191 @@ def switched_off(settings: GuardSettings) -> GuardSettings:
     )
 
 
-class JointWatch:
-    """The evidence about one joint: numbers, or arrays with one entry per arm."""
+CAUSES = (
+    Cause.BEYOND_LIMITS,
+    Cause.OVERSPEED,
+    Cause.TRACKING_ERROR,
+    Cause.EFFORT_MOTION_MISMATCH,
+    Cause.FROZEN_STATE,
+    Cause.POSITION_VELOCITY_MISMATCH,
+)
+"""What ends in FAULT, in the order of the rows of `Evidence.alarms`; sensors explain all else."""
 
-    def __init__(
-        self, settings: GuardSettings, position_rad: float, velocity_radps: float, effort_nm: float
-    ) -> None:
+
+class Sample(NamedTuple):
+    """A state that was judged, and when."""
+
+    stamp_ns: int
+    q: Array
+    qd: Array
+
+
+class Bounds(NamedTuple):
+    """What a state may say that comes dt after the one before; rows as `Evidence` has them."""
+
+    lowest: Array
+    """What it takes from Page's sums at most, shape (4, n)."""
+    most: Array
+    """What it adds to them at most."""
+    allowed: Array
+    """k, which is taken off."""
+    full: Array
+    """Beyond which no sum grows."""
+    limits: Array
+    """What is too far, too fast or astray, shape (5, n)."""
+
+
+class Evidence:
+    """Sums and times of every joint, in the terms of the module's text.
+
+    What there is several of per joint is stacked, (..., rows, n), and treated at once. The rows of
+    Page's sums are x upwards, x downwards, y upwards, y downwards.
+    """
+
+    def __init__(self, settings: GuardSettings, limits: JointLimits) -> None:
         self._settings = settings
-        self._farthest_rad = settings.position_margin_rad + position_rad
-        self._fastest_radps = (1.0 + settings.velocity_margin) * velocity_radps
+        effort_nm = np.array(limits.effort_nm)
+        self._low_rad = limits.lower_rad - settings.position_margin_rad
+        self._high_rad = limits.upper_rad + settings.position_margin_rad
+        self._fastest_radps = (1.0 + settings.velocity_margin) * np.array(limits.velocity_radps)
         self._full_nm = settings.full_effort_share * effort_nm
         self._lacking_nm = settings.unexplained_effort_share * effort_nm
         self._strongest_nm = settings.unexplained_step_share * effort_nm
-        self._alarm_nms = settings.unexplained_full_effort_s * effort_nm
+        self._alarm = _rows_of_sums(
+            settings.mismatch_rad, settings.unexplained_full_effort_s * effort_nm
+        )
         self._persistence_ns = _nanoseconds(settings.persistence_s)
         self._frozen_ns = _nanoseconds(settings.frozen_s)
         self._no_motion_ns = _nanoseconds(settings.no_motion_s)
-        self.reset(0.0)
+        self._dt_s = math.nan
 
-    def reset(self, q_desired_rad: Component) -> None:
+    def set_bounds(self, dt_s: float) -> None:
+        """Set the bounds of a state that comes `dt_s` after the one before."""
+        if dt_s == self._dt_s:  # as a rule states are one period apart
+            return
+        settings, strongest, fastest = self._settings, self._strongest_nm, self._fastest_radps
+        most = _rows_of_sums(settings.mismatch_step_rad, dt_s * strongest)
+        astray = np.full(fastest.shape, settings.tracking_error_rad)
+        reach = dt_s * fastest + settings.mismatch_step_rad
+        self._dt_s = dt_s
+        self._bounds = Bounds(
+            lowest=_rows_of_sums(-np.inf, -dt_s * strongest),
+            most=most,
+            allowed=dt_s * _rows_of_sums(settings.mismatch_allowance_radps, self._lacking_nm),
+            full=self._alarm + most,
+            limits=np.stack([self._high_rad, -self._low_rad, fastest, reach, astray]),
+        )
+
+    def reset(self, q_desired_rad: Array) -> None:
         """Begin anew, the reference being there."""
-        self._astray_ns: Component = 0
-        self._fast_ns: Component = 0
-        self._beyond_ns: Component = 0
-        self._stuck_ns: Component = 0
+        *lead, n = q_desired_rad.shape
+        self._no_times: NDArray[np.int64] = np.zeros((*lead, 4, n), dtype=np.int64)
+        # For how long each joint has been beyond its limits, fast, astray, and stuck.
+        self._lasted_ns = self._no_times
         self.begin_series(q_desired_rad)
 
-    def begin_series(self, q_desired_rad: Component) -> None:
+    def begin_series(self, q_desired_rad: Array) -> None:
         """Forget what follows from comparing a state with the one before."""
+        *lead, n = q_desired_rad.shape
+        self._sums: Array = np.zeros((*lead, 4, n))
+        self._nothing_stays(q_desired_rad)
+
+    def _nothing_stays(self, q_desired_rad: Array) -> None:
         self._anchor_rad = q_desired_rad
-        self._is_frozen: Component = False
-        self._x_up: Component = 0.0
-        self._x_down: Component = 0.0
-        self._y_up: Component = 0.0
-        self._y_down: Component = 0.0
-        self._same_ns: Component = 0
+        self._same_ns = self._no_times[..., 0, :]
+        self._is_frozen: Flags | None = None
 
-    def forget(self, which: Component) -> None:
-        """Set all sums and times of some arms to zero."""
-        keep = ~np.asarray(which)[()]
-        self._x_up, self._x_down = keep * self._x_up, keep * self._x_down
-        self._y_up, self._y_down = keep * self._y_up, keep * self._y_down
-        self._astray_ns, self._fast_ns = keep * self._astray_ns, keep * self._fast_ns
-        self._beyond_ns, self._stuck_ns = keep * self._beyond_ns, keep * self._stuck_ns
-        self._same_ns, self._is_frozen = keep * self._same_ns, keep & self._is_frozen
+    def forget(self, which: Flags) -> None:
+        """Set all sums and times of some arms, shape (...), to zero."""
+        keep = ~which[..., np.newaxis]
+        self._same_ns = keep * self._same_ns
+        if self._is_frozen is not None:
+            self._is_frozen = keep & self._is_frozen
+        keep = keep[..., np.newaxis]
+        self._sums, self._lasted_ns = keep * self._sums, keep * self._lasted_ns
 
-    def add(self, dt_s: float, move_rad: Component, speeds: Component) -> None:
-        """Add a move, and the sum of the velocities at its ends, to Page's sums of x."""
-        settings = self._settings
-        x, most = move_rad - 0.5 * dt_s * speeds, settings.mismatch_step_rad
-        share = settings.mismatch_share * abs(move_rad)
-        allowed, full = dt_s * settings.mismatch_allowance_radps, settings.mismatch_rad + most
-        up, down = _least(x - share, most), _least(-x - share, most)
-        self._x_up = _least(_most(self._x_up + up - allowed, 0.0), full)
-        self._x_down = _least(_most(self._x_down + down - allowed, 0.0), full)
-
-    def add_momentum(self, dt_s: float, y_nms: Component, *, counts: Component) -> None:
-        """Add y to its sums where it counts; where not, forget them."""
-        most, lacking = dt_s * self._strongest_nm, dt_s * self._lacking_nm
-        y, full = _least(_most(y_nms, -most), most), self._alarm_nms + most
-        self._y_up = counts * _least(_most(self._y_up + y - lacking, 0.0), full)
-        self._y_down = counts * _least(_most(self._y_down - y - lacking, 0.0), full)
+    def add(self, x_rad: Array, y_nms: Array, move_rad: Array, *, counts: Flags) -> None:
+        """Add x and y to Page's sums; where y does not count, shape (...), forget its sums."""
+        bounds, share = self._bounds, self._settings.mismatch_share * np.abs(move_rad)
+        steps = np.empty(self._sums.shape)
+        steps[..., 0, :] = x_rad - share
+        steps[..., 1, :] = -x_rad - share
+        steps[..., 2, :] = y_nms
+        steps[..., 3, :] = -y_nms
+        steps = np.minimum(np.maximum(steps, bounds.lowest), bounds.most)
+        sums = np.maximum(self._sums + steps - bounds.allowed, 0.0)
+        self._sums = np.minimum(sums, bounds.full)
+        if not is_all(counts):
+            self._sums[..., 2:, :] *= counts[..., np.newaxis, np.newaxis]
 
     def time_limits(
-        self,
-        lasted_ns: int,
-        q_rad: Component,
-        qd_radps: Component,
-        q_desired_rad: Component,
-        effort_nm: Component,
-        *,
-        follows: Component,
-        leapt: Component,
+        self, lasted_ns: int, at: TrackingState, move_rad: Array, effort_nm: Array, follows: Flags
     ) -> None:
-        """Note for how long the joint has been astray, fast, beyond its limit or stuck.
+        """Note for how long joints have been astray, fast, beyond their limits or stuck.
 
         Args:
             lasted_ns: What this state counts for.
-            q_rad: Its position.
-            qd_radps: Its velocity.
-            q_desired_rad: Where it should be.
-            effort_nm: What acted on it.
-            follows: Whether the reference is followed.
-            leapt: Whether it moved further since the state before than its speed permits.
+            at: State and reference.
+            move_rad: From the state before.
+            effort_nm: What acted.
+            follows: Whether the reference is followed, shape (...).
         """
-        settings, speed = self._settings, abs(qd_radps)
-        is_astray = follows & (abs(q_desired_rad - q_rad) > settings.tracking_error_rad)
-        self._astray_ns = (self._astray_ns + lasted_ns) * is_astray
-        self._fast_ns = (self._fast_ns + lasted_ns) * (leapt | (speed > self._fastest_radps))
-        self._beyond_ns = (self._beyond_ns + lasted_ns) * (abs(q_rad) > self._farthest_rad)
-        is_stuck = (speed < settings.no_motion_radps) & (abs(effort_nm) >= self._full_nm)
-        self._stuck_ns = (self._stuck_ns + lasted_ns) * is_stuck
-
-    def has_leapt(self, dt_s: float, move_rad: Component) -> Component:
-        """Return whether a move is further than the speed limit and a step of a sensor permit."""
-        return abs(move_rad) > dt_s * self._fastest_radps + self._settings.mismatch_step_rad
+        q, speed = at.q, np.abs(at.qd)
+        said = np.empty((*q.shape[:-1], 5, q.shape[-1]))
+        said[..., 0, :] = q
+        said[..., 1, :] = -q
+        said[..., 2, :] = speed
+        said[..., 3, :] = np.abs(move_rad)
+        said[..., 4, :] = np.abs(at.q_desired - q)
+        is_over = said > self._bounds.limits
+        is_stuck = (speed < self._settings.no_motion_radps) & (np.abs(effort_nm) >= self._full_nm)
+        if not (np.count_nonzero(is_over) or np.count_nonzero(is_stuck)):  # the usual case
+            self._lasted_ns = self._no_times
+            return
+        is_so = np.empty(self._lasted_ns.shape, dtype=bool)
+        is_so[..., 0, :] = is_over[..., 0, :] | is_over[..., 1, :]
+        is_so[..., 1, :] = is_over[..., 2, :] | is_over[..., 3, :]  # as it says, or has leapt
+        is_so[..., 2, :] = is_over[..., 4, :] & follows[..., np.newaxis]
+        is_so[..., 3, :] = is_stuck
+        self._lasted_ns = (self._lasted_ns + lasted_ns) * is_so
 
     def time_sameness(
-        self,
-        lasted_ns: int,
-        qd_radps: Component,
-        q_desired_rad: Component,
-        *,
-        is_same: Component,
+        self, lasted_ns: int, at: TrackingState, move_rad: Array, gain_radps: Array, follows: Flags
     ) -> None:
-        """Note for how long the readings have been the same, and whether they are frozen."""
-        self._same_ns = (self._same_ns + lasted_ns) * is_same
-        if is_same is False:  # one arm in motion: the usual case
-            self._anchor_rad, self._is_frozen = q_desired_rad, False
+        """Note for how long readings have been the same, and which are frozen.
+
+        Args:
+            lasted_ns: What this state counts for.
+            at: State and reference.
+            move_rad: From the state before.
+            gain_radps: Of velocity, since then.
+            follows: Whether the reference is followed, shape (...).
+        """
+        if np.count_nonzero(move_rad) == move_rad.size:  # all joints in motion: the usual case
+            self._nothing_stays(at.q_desired)
             return
-        (self._anchor_rad,) = choose(is_same, [self._anchor_rad], [q_desired_rad])
-        should_move = abs(q_desired_rad - self._anchor_rad) > self._settings.frozen_reference_rad
-        seems_to_move = abs(qd_radps) > SLOWEST_RADPS
+        is_same = (move_rad == 0.0) & (gain_radps == 0.0) & follows[..., np.newaxis]
+        self._same_ns = (self._same_ns + lasted_ns) * is_same
+        self._anchor_rad = np.where(is_same, self._anchor_rad, at.q_desired)
+        way = np.abs(at.q_desired - self._anchor_rad)
+        should_move = way > self._settings.frozen_reference_rad
+        seems_to_move = np.abs(at.qd) > SLOWEST_RADPS
         self._is_frozen = (should_move | seems_to_move) & (self._same_ns >= self._frozen_ns)
 
-    def alarms(self) -> Iterator[tuple[Cause, Component]]:
-        """Yield what may be wrong, and whether it is; sensors last: they explain all else."""
-        often_ns, alarm_rad = self._persistence_ns, self._settings.mismatch_rad
-        yield Cause.NO_MOTION, self._stuck_ns >= self._no_motion_ns
-        yield Cause.BEYOND_LIMITS, self._beyond_ns >= often_ns
-        yield Cause.OVERSPEED, self._fast_ns >= often_ns
-        yield Cause.TRACKING_ERROR, self._astray_ns >= often_ns
-        unexplained = (self._y_up > self._alarm_nms) | (self._y_down > self._alarm_nms)
-        yield Cause.EFFORT_MOTION_MISMATCH, unexplained
-        yield Cause.FROZEN_STATE, self._is_frozen
-        yield (
-            Cause.POSITION_VELOCITY_MISMATCH,
-            (self._x_up > alarm_rad) | (self._x_down > alarm_rad),
-        )
+    def alarms(self) -> tuple[Flags, Flags] | None:
+        """Return which joints are stuck, (..., n), and what is wrong, (causes, ..., n), if any."""
+        is_above = self._sums > self._alarm
+        lasts, is_frozen = self._lasted_ns is not self._no_times, self._is_frozen
+        if not (lasts or is_frozen is not None or np.count_nonzero(is_above)):
+            return None  # the usual case
+        has_lasted = self._lasted_ns[..., :3, :] >= self._persistence_ns
+        is_stuck = self._lasted_ns[..., 3, :] >= self._no_motion_ns
+        wrong = np.empty((len(CAUSES), *is_stuck.shape), dtype=bool)
+        wrong[:3] = np.moveaxis(has_lasted, -2, 0)
+        wrong[3] = is_above[..., 2:, :].any(axis=-2)
+        wrong[4] = False if is_frozen is None else is_frozen
+        wrong[5] = is_above[..., :2, :].any(axis=-2)
+        return (is_stuck, wrong) if is_stuck.any() or wrong.any() else None
 
 
 class Guard:
@@ -253,40 +312,39 @@ class Guard:
 
     def __init__(self, settings: GuardSettings, limits: JointLimits, period_ns: int) -> None:
         self._period_ns, self._gap_ns = period_ns, MOST_PERIODS * period_ns
-        rows = zip(limits.position_rad, limits.velocity_radps, limits.effort_nm, strict=True)
-        self._joints = [JointWatch(settings, *row) for row in rows]
-        self.reset()
+        self._evidence = Evidence(settings, limits)
+        self.reset(())
 
-    def reset(self) -> None:
-        """Forget everything: the next state is the first."""
-        self._last: tuple[int, Vector, Vector] | None = None
-        self._say_nothing()
+    def reset(self, shape: tuple[int, ...]) -> None:
+        """Forget everything: the next state is the first; arms have the shape (...)."""
+        self._last: Sample | None = None
+        self._report_nothing(shape)
 
-    def _say_nothing(self) -> None:
+    def _report_nothing(self, shape: tuple[int, ...]) -> None:
         self.is_calm = True
         """Whether nothing is wrong with any arm."""
-        self.error: Component = Cause.NONE
+        self.error: NDArray[np.int64] = np.zeros(shape, dtype=np.int64)
         """A `Cause` per arm: what of the last state cannot be, or must not be."""
-        self.joint: Component = NO_JOINT
+        self.joint: NDArray[np.int64] = np.full(shape, NO_JOINT)
         """Of which joint, per arm."""
-        self.can_move: Component = True
+        self.can_move: Flags = np.ones(shape, dtype=bool)
         """Whether no joint of an arm has had its full effort for a while and stood still."""
 
-    def expect(self, mass: Mass, bias_nm: Vector, effort_nm: Vector) -> None:
-        """Note what acts until the next state: M^, C^ qd + g^ and the effort that was sent."""
-        self._model = (mass, bias_nm, effort_nm)
+    def expect(self, posture: Posture, effort_nm: Array) -> None:
+        """Note what acts until the next state: the posture of the model, the effort sent."""
+        self._posture, self._effort_nm = posture, effort_nm
 
     def see(
         self,
         stamp_ns: int,
-        at: Situation,
+        at: TrackingState,
         *,
-        sees: Component,
-        follows: Component,
-        acts: Component = True,
-        effort_nm: Vector | None = None,
+        sees: Flags,
+        follows: Flags,
+        acts: Flags,
+        effort_nm: Array | None = None,
     ) -> None:
-        """Judge a state, after `expect`.
+        """Judge a state, after `expect`; flags have the shape (...).
 
         Args:
             stamp_ns: When it was measured.
@@ -297,63 +355,53 @@ class Guard:
             effort_nm: What acted since the state before, if it was not what was expected.
         """
         last = self._last
-        if last is not None and stamp_ns <= last[0]:
+        if last is not None and stamp_ns <= last.stamp_ns:
             return  # the same instant again
-        self._last = (stamp_ns, at.q, at.qd)
+        self._last = Sample(stamp_ns, at.q, at.qd)
+        evidence = self._evidence
         if last is None:
-            for joint, goal in zip(self._joints, at.q_desired, strict=True):
-                joint.reset(goal)
-            self._say_nothing()
+            evidence.reset(at.q_desired)
+            self._report_nothing(at.q.shape[:-1])
             return
-        before_ns, q, qd = last
-        passed_ns = stamp_ns - before_ns
-        lasted_ns, is_next = min(passed_ns, self._period_ns), passed_ns <= self._gap_ns
-        dt_s = seconds(passed_ns)
-        mass, bias_nm, sent_nm = self._model
-        efforts = sent_nm if effort_nm is None else effort_nm
-        gained = apply_mass(mass, [new - old for new, old in zip(at.qd, qd, strict=True)])
-        for i, joint in enumerate(self._joints):
-            goal, leapt = at.q_desired[i], False
-            if is_next:
-                move = at.q[i] - q[i]
-                joint.add(dt_s, move, at.qd[i] + qd[i])
-                joint.add_momentum(dt_s, gained[i] - dt_s * (efforts[i] - bias_nm[i]), counts=acts)
-                leapt = joint.has_leapt(dt_s, move)
-                is_same = (at.q[i] == q[i]) & (at.qd[i] == qd[i]) & follows
-                joint.time_sameness(lasted_ns, at.qd[i], goal, is_same=is_same)
-            else:
-                joint.begin_series(goal)
-            joint.time_limits(
-                lasted_ns, at.q[i], at.qd[i], goal, efforts[i], follows=follows, leapt=leapt
-            )
-            if not every(sees):
-                joint.forget(~np.asarray(sees))
-        self._conclude()
+        passed_ns = stamp_ns - last.stamp_ns
+        lasted_ns, dt_s = min(passed_ns, self._period_ns), seconds(passed_ns)
+        effort = self._effort_nm if effort_nm is None else effort_nm
+        evidence.set_bounds(dt_s)
+        if passed_ns <= self._gap_ns:
+            move, gain = at.q - last.q, at.qd - last.qd
+            x = move - dt_s * (0.5 * (at.qd + last.qd))
+            y = self._posture.apply(gain) - dt_s * (effort - self._posture.bias)
+            evidence.add(x, y, move, counts=acts)
+            evidence.time_sameness(lasted_ns, at, move, gain, follows)
+        else:
+            move = np.zeros(at.q.shape)
+            evidence.begin_series(at.q_desired)
+        evidence.time_limits(lasted_ns, at, move, effort, follows)
+        if not is_all(sees):
+            evidence.forget(~sees)
+        self._conclude(at.q.shape[:-1])
 
-    def _conclude(self) -> None:
-        """Say of each arm what is wrong, and of which joint."""
-        self._say_nothing()
-        for number, joint in enumerate(self._joints):
-            for cause, is_so in joint.alarms():
-                if is_so is False or not np.any(is_so):
-                    continue
-                self.is_calm = False
-                if cause == Cause.NO_MOTION:
-                    self.can_move = self.can_move & ~np.asarray(is_so)[()]
-                    continue
-                self.error = np.where(is_so, int(cause), self.error)[()]
-                self.joint = np.where(is_so, number, self.joint)[()]
+    def _conclude(self, shape: tuple[int, ...]) -> None:
+        """Report of each arm what is wrong, and of which joint; the last of several counts."""
+        if not self.is_calm:
+            self._report_nothing(shape)
+        alarms = self._evidence.alarms()
+        if alarms is None:
+            return
+        is_stuck, wrong = alarms
+        self.is_calm = False
+        self.can_move = each_arm(~is_stuck)
+        for joint in range(wrong.shape[-1]):
+            for cause, is_so in zip(CAUSES, wrong[..., joint], strict=True):
+                self.error = np.where(is_so, int(cause), self.error)
+                self.joint = np.where(is_so, joint, self.joint)
+
+
+def _rows_of_sums(of_x: float, of_y: Array) -> Array:
+    """Return a constant of x and one of y, shape (n,), as Page's sums are stacked: (4, n)."""
+    x = np.full(of_y.shape, of_x)
+    return np.stack([x, x, of_y, of_y])
 
 
 def _nanoseconds(time_s: float) -> int:
     return round(time_s * NANOSECONDS_PER_SECOND)
-
-
-def _most(x: Component, low: float) -> Component:
-    """Return the larger one."""
-    return (x if x > low else low) if isinstance(x, float) else np.maximum(x, low)
-
-
-def _least(x: Component, high: float) -> Component:
-    """Return the smaller one."""
-    return (x if x < high else high) if isinstance(x, float) else np.minimum(x, high)

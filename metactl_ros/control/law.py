@@ -1,6 +1,28 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What law and shield both speak of: the constants, the error, the feed-forward columns."""
+r"""The computed-torque law, affine in its gains, and the limits every effort passes.
+
+    e = q_d - q,    s = e_dot + Lambda_0 e
+    tau = M^(q) [ qdd_d + Lambda (.) e_dot + K_d (.) s ] + C^(q, qd) qd + g^(q) + Phi eta
+
+theta = (K_d, Lambda, eta) has m = (2 + columns) n entries: two gains and one weight per column of
+Phi, for each joint. The columns are diagonal: a bias, and a Coulomb term tanh(qd_d / eps) that
+follows the *reference* velocity, because the measured one would feed back positively. The paper's
+sliding term K_d (e_dot + Lambda e) is bilinear; with the fixed slope Lambda_0 the law is affine,
+so the set of admissible gains is convex. The model M^, C^, g^ carries no payload.
+
+Limits of size and rate leave a box of efforts. Cutting each joint to it alone would turn the
+acceleration: with M coupled, less torque on one joint accelerates the others. So what a limit
+leaves is scaled along the line from the torque h = C^ qd + g^ + Phi eta, which holds the arm:
+
+    tau = h + share M^ a    with the largest share in [0, 1] that the box allows
+
+The arm then accelerates by share a: slower than commanded, never against it (`saturate`). That
+holds while h is within reach. If not, as after a payload too heavy to hold or within the first
+ticks of a rate limit, the arm besides sinks by what it lacks of h, whatever is commanded.
+
+All arrays are (..., n) unless stated otherwise.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -8,14 +30,15 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.signals import Array, Component, functions_for, Vector
+from metactl_ros.dynamics.rigid_body import Posture
+from metactl_ros.signals import Array, each_arm, Flags, is_all, where_arms
 
 FeedForward: TypeAlias = Literal['bias', 'coulomb', 'estimate']
 """Columns of Phi; `estimate` is that of an estimator, in N m: what the model lacks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ControlLaw:
+class LawSettings:
     """Constants of the law, as `config/controller.yaml` states them."""
 
     rate_hz: float
@@ -31,68 +54,188 @@ class ControlLaw:
 
     def __post_init__(self) -> None:
         require_positive(
-            'ControlLaw',
+            'LawSettings',
             rate_hz=self.rate_hz,
             slope_per_s=self.slope_per_s,
             coulomb_smoothing_radps=self.coulomb_smoothing_radps,
         )
         require_not_negative(
-            'ControlLaw',
+            'LawSettings',
             nominal_kd_per_s=self.nominal_kd_per_s,
             nominal_lambda_per_s=self.nominal_lambda_per_s,
         )
 
 
-class Situation(NamedTuple):
-    """Where the arm is and where it should be, in rad and s, as components."""
+class TrackingState(NamedTuple):
+    """Where the arm is and where it should be, in rad and s."""
 
-    q: Vector
-    qd: Vector
-    q_desired: Vector
-    qd_desired: Vector
-    qdd_desired: Vector
+    q: Array
+    qd: Array
+    q_desired: Array
+    qd_desired: Array
+    qdd_desired: Array
 
 
 class TrackingError(NamedTuple):
     """How far the arm is from where it should be."""
 
-    e_rad: Vector
+    e_rad: Array
     """q_d - q."""
-    e_dot_radps: Vector
+    e_dot_radps: Array
     """qd_d - qd."""
-    s_radps: Vector
+    s_radps: Array
     """e_dot + Lambda_0 e."""
 
 
-def tracking_error(law: ControlLaw, at: Situation) -> TrackingError:
+def tracking_error(law: LawSettings, at: TrackingState) -> TrackingError:
     """Return error, error rate and sliding variable."""
-    e = [wanted - found for wanted, found in zip(at.q_desired, at.q, strict=True)]
-    e_dot = [wanted - found for wanted, found in zip(at.qd_desired, at.qd, strict=True)]
-    s = [rate + law.slope_per_s * error for rate, error in zip(e_dot, e, strict=True)]
-    return TrackingError(e, e_dot, s)
+    e, e_dot = at.q_desired - at.q, at.qd_desired - at.qd
+    return TrackingError(e, e_dot, e_dot + law.slope_per_s * e)
 
 
 def feed_forward_features(
-    law: ControlLaw,
+    law: LawSettings,
     columns: tuple[FeedForward, ...],
-    qd_desired_radps: Vector,
-    estimate_nm: Vector | None = None,
-) -> list[list[Component]]:
-    """Return the diagonals of Phi, in N m per unit of eta: one vector per column."""
-    phi: list[list[Component]] = []
-    for column in columns:
+    qd_desired_radps: Array,
+    estimate_nm: Array | None = None,
+) -> Array:
+    """Return the diagonals of Phi, N m per unit of eta, shape (..., columns, n)."""
+    phi = np.empty((*qd_desired_radps.shape[:-1], len(columns), qd_desired_radps.shape[-1]))
+    for number, column in enumerate(columns):
         if column == 'bias':
-            phi.append([1.0] * len(qd_desired_radps))
+            phi[..., number, :] = 1.0
         elif column == 'coulomb':
-            tanh = functions_for(qd_desired_radps[0]).tanh
-            phi.append([tanh(qd / law.coulomb_smoothing_radps) for qd in qd_desired_radps])
+            phi[..., number, :] = np.tanh(qd_desired_radps / law.coulomb_smoothing_radps)
         else:
             assert estimate_nm is not None  # ControllerSettings demands an estimator
-            phi.append(list(estimate_nm))
+            phi[..., number, :] = estimate_nm
     return phi
 
 
-def nominal_gains(law: ControlLaw, num_joints: int, num_columns: int) -> Array:
+def nominal_gains(law: LawSettings, num_joints: int, num_columns: int) -> Array:
     """Return K_0, theta of the fixed-gain controller, shape (m,): no feed-forward."""
     gains = [law.nominal_kd_per_s, law.nominal_lambda_per_s, *([0.0] * num_columns)]
     return np.repeat(gains, num_joints)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissibleGains:
+    """Gains that went through the shield. Only `shield.py` constructs it; a test says so."""
+
+    theta: Array
+    """In physical units, shape (..., m)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedGains:
+    """Gains that a shield which only counts let pass: for studies in simulation, never a robot."""
+
+    theta: Array
+    """In physical units, shape (..., m), within the box and perhaps beyond the half-space."""
+
+
+Gains: TypeAlias = AdmissibleGains | CountedGains
+
+
+def holding_torque(bias_nm: Array, phi: Array, gains: Gains) -> Array:
+    """Return h = C^ qd + g^ + Phi eta: what the law sends if it commands no acceleration, N m.
+
+    Args:
+        bias_nm: C^ qd + g^ of the nominal arm.
+        phi: Feed-forward features, shape (..., columns, n).
+        gains: What the shield returned.
+    """
+    eta = gains.theta[..., 2 * bias_nm.shape[-1] :].reshape(phi.shape)
+    feed_forward: Array = np.add.reduce(phi * eta, axis=-2)
+    return bias_nm + feed_forward
+
+
+def computed_torque(
+    posture: Posture,
+    hold_nm: Array,
+    qdd_desired_radps2: Array,
+    error: TrackingError,
+    gains: Gains,
+) -> Array:
+    """Return the effort of the law before any limit, N m.
+
+    Args:
+        posture: Of the nominal arm, at the measured state.
+        hold_nm: What holds the arm, of the same gains.
+        qdd_desired_radps2: Reference acceleration.
+        error: Tracking error and sliding variable.
+        gains: What the shield returned.
+    """
+    n, theta = hold_nm.shape[-1], gains.theta
+    K_d, Lambda = theta[..., :n], theta[..., n : 2 * n]
+    return hold_nm + posture.apply(
+        qdd_desired_radps2 + Lambda * error.e_dot_radps + K_d * error.s_radps
+    )
+
+
+def effort_box(previous_nm: Array, largest_nm: Array, reach_nm: Array) -> tuple[Array, Array]:
+    """Return the least and the largest effort that size and rate leave each joint, N m.
+
+    Both intervals hold the previous effort, so they overlap.
+
+    Args:
+        previous_nm: The effort of the step before, within its size limit.
+        largest_nm: Size limit of each joint, shape (n,).
+        reach_nm: Largest change of each joint in one step, shape (n,).
+    """
+    low = np.maximum(previous_nm - reach_nm, -largest_nm)
+    return low, np.minimum(previous_nm + reach_nm, largest_nm)
+
+
+def limit_effort(
+    hold_nm: Array, wanted_nm: Array, low_nm: Array, high_nm: Array, *, is_commanded: Flags
+) -> Array:
+    """Return what a box leaves of the wanted effort, N m.
+
+    Of an arm that is commanded an acceleration it is saturated. A torque that fades commands none:
+    there each joint goes its own way.
+    """
+    if is_all(is_commanded):
+        return saturate(hold_nm, wanted_nm, low_nm, high_nm)
+    begin = where_arms(is_commanded, hold_nm, wanted_nm)
+    saturated = saturate(begin, wanted_nm, low_nm, high_nm)
+    return where_arms(is_commanded, saturated, np.clip(wanted_nm, low_nm, high_nm))
+
+
+def saturate(hold_nm: Array, wanted_nm: Array, low_nm: Array, high_nm: Array) -> Array:
+    """Return the effort on the line from h to the wanted one, as far as a box allows, N m.
+
+    Let h + x (wanted - h) be within the box for x in [enter, leave]. If that meets [0, 1], the
+    share is the largest x in both: the arm accelerates by exactly that share of the command. If
+    not, h itself is out of reach. The nearest torque in the box takes its place, and from there
+    the share is scaled; what the arm then lacks to be held does not depend on the command.
+
+    Args:
+        hold_nm: h, finite.
+        wanted_nm: h + M^ a, finite.
+        low_nm: Lower end of the box, per joint.
+        high_nm: Upper end of the box, per joint.
+    """
+    is_inside = (low_nm <= wanted_nm) & (wanted_nm <= high_nm)
+    if is_all(is_inside):
+        return wanted_nm
+    enter, leave = _passage(hold_nm, wanted_nm - hold_nm, low_nm, high_nm)
+    misses = np.maximum(enter, 0.0) > np.minimum(leave, 1.0)  # (...), also if leave < 0
+    begin = where_arms(misses, np.clip(hold_nm, low_nm, high_nm), hold_nm)
+    _, leave = _passage(begin, wanted_nm - hold_nm, low_nm, high_nm)
+    share = np.clip(leave, 0.0, 1.0)[..., np.newaxis]
+    way = share * (wanted_nm - hold_nm)
+    scaled = np.clip(begin + way, low_nm, high_nm)  # clipping mends rounding only
+    return where_arms(each_arm(is_inside), wanted_nm, scaled)
+
+
+def _passage(begin: Array, way: Array, low: Array, high: Array) -> tuple[Array, Array]:
+    """Return between which x the point begin + x way is within a box, each of shape (...)."""
+    moves = way != 0.0
+    slope = np.where(moves, way, 1.0)
+    with np.errstate(over='ignore'):  # a joint that hardly moves never leaves
+        ends = np.stack([(low - begin) / slope, (high - begin) / slope])
+    never = (begin < low) | (begin > high)  # of a joint that does not move
+    enter = np.where(moves, ends.min(axis=0), np.where(never, np.inf, -np.inf))
+    leave = np.where(moves, ends.max(axis=0), np.where(never, -np.inf, np.inf))
+    return enter.max(axis=-1), leave.min(axis=-1)

@@ -11,62 +11,45 @@ The environment, the evaluator, the bag replay and the ROS node are the only cal
 this same code. Every effort returned is finite, within its limits and within its rate.
 """
 
-from collections.abc import Sequence
 import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.control.computed_torque import (
-    computed_torque,
-    effort_box,
-    holding_torque,
-    limit_effort,
-)
 from metactl_ros.control.estimators.choice import make_estimator
 from metactl_ros.control.estimators.estimator import Estimation
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.guard import Guard
 from metactl_ros.control.law import (
+    computed_torque,
+    effort_box,
     feed_forward_features,
+    holding_torque,
+    limit_effort,
     nominal_gains,
-    Situation,
     tracking_error,
     TrackingError,
+    TrackingState,
 )
 from metactl_ros.control.lyapunov import LyapunovFunction
-from metactl_ros.control.modes import Health, HEALTHY, Mode, ModeInputs, Modes
+from metactl_ros.control.modes import ArmsInputs, Cause, Health, HEALTHY, Mode, Modes
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement, Reason, Shield, ShieldDecision
 from metactl_ros.control.window import ContextWindow, step_observation
-from metactl_ros.dynamics.two_link import (
-    Arm,
-    bias_torque,
-    gravity_torque,
-    lump,
-    Mass,
-    mass_at,
-    NUM_JOINTS,
-    smallest_inertia,
-)
+from metactl_ros.dynamics.rigid_body import ArmModel, Posture
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import (
-    are_within,
     ArmState,
     Array,
-    choose,
-    clamp,
-    Component,
     dot,
-    every,
-    is_finite,
+    each_arm,
+    Flags,
+    is_all,
     period_ns_of,
     Reference,
     seconds,
-    split,
-    stack,
-    Vector,
+    where_arms,
 )
 
 # No arm moves at this many rad, rad/s or rad/s^2. Beyond it a number is as good as NaN, and its
@@ -89,18 +72,31 @@ class ControlStep(NamedTuple):
     """Which joint the cause is about, shape (...); -1 if none in particular."""
     decision: ShieldDecision
     """The gains in force and their certificate."""
-    excess_after_limits: Component
-    """The Lyapunov condition re-evaluated on the limited effort; at most 0 if met."""
+    excess_after_limits: Array
+    """The Lyapunov condition re-evaluated on the limited effort, shape (...); met up to 0."""
     estimate_nm: Array | None
     """What the model is estimated to lack, shape (..., n), if there is an estimator."""
+
+
+class _View(NamedTuple):
+    """State and reference as the loop uses them: finite, with what stands in for the missing."""
+
+    at: TrackingState
+    sees: Flags
+    """Whether the state is usable, shape (...)."""
+    knows_goal: Flags
+    """Whether the reference is, shape (...)."""
+    is_within_limits: Flags
+    """Whether position and velocity are within the joint limits, shape (...)."""
+    posture: Posture
+    error: TrackingError
 
 
 class _Judgement(NamedTuple):
     """A proposal, weighed in one situation."""
 
-    mass: Mass
-    error: TrackingError
-    phi: Sequence[Vector]
+    view: _View
+    phi: Array
     decision: ShieldDecision
 
 
@@ -108,38 +104,55 @@ class ControlLoop:
     """The state of one controller, or of a batch of them, between two steps."""
 
     def __init__(
-        self, arm: Arm, settings: ControllerSettings, enforcement: Enforcement = 'enforce'
+        self, arm: ArmModel, settings: ControllerSettings, enforcement: Enforcement = 'enforce'
     ) -> None:
-        self._limits = arm.limits
+        limits, num_joints = arm.limits, len(arm.joint_names)
         self._settings = settings
-        self._model = lump(arm, 0.0)
+        self._body = arm.body()
         self._columns = settings.gain_box.columns
         self._period_ns = period_ns_of(settings.law.rate_hz)
-        acceleration = [most / smallest_inertia(arm) for most in arm.limits.effort_nm]
-        self._goal_limits = [*arm.limits.position_rad, *arm.limits.velocity_radps, *acceleration]
+        self._lower_rad, self._upper_rad = limits.lower_rad, limits.upper_rad
+        self._fastest_radps = np.array(limits.velocity_radps)
+        self._largest_nm = np.array(limits.effort_nm)
+        self._rate_nmps = np.array(limits.effort_rate_nmps)
+        self._hardest_radps2 = self._largest_nm / arm.smallest_inertia_kgm2()
+        # All of (q, qd, q_d, qd_d, qdd_d) within these bounds, as is usual, takes one comparison.
+        ends = (self._upper_rad, self._fastest_radps)
+        self._most = np.concatenate((*ends, *ends, self._hardest_radps2))
+        ends = (self._lower_rad, -self._fastest_radps)
+        self._least = np.concatenate((*ends, *ends, -self._hardest_radps2))
+        self._most = np.minimum(self._most, ABSURD)
+        self._least = np.maximum(self._least, -ABSURD)
         self._window = ContextWindow(settings.context.num_rows, self._period_ns)
-        self.gain_map = GainMap(settings.gain_box, NUM_JOINTS)
-        self.lyapunov = LyapunovFunction(settings.lyapunov, settings.law, NUM_JOINTS)
-        nominal = nominal_gains(settings.law, NUM_JOINTS, len(self._columns)).tolist()
-        self._nominal: list[float] = nominal
-        self.nominal_action = np.array(self.gain_map.action(nominal))
+        self.gain_map = GainMap(settings.gain_box, num_joints)
+        self.lyapunov = LyapunovFunction(settings.lyapunov, settings.law, num_joints)
+        self._nominal = nominal_gains(settings.law, num_joints, len(self._columns))
+        self.nominal_action = self.gain_map.action(self._nominal)
         self.nominal_action.setflags(write=False)
         if np.abs(self.nominal_action).max() > 1.0:
             raise ConfigError(
-                f'GainBox: must hold the nominal gains {nominal}, which every fallback needs; '
-                f'found {self.gain_map.lower} to {self.gain_map.upper}.'
+                f'GainBox: must hold the nominal gains {self._nominal.tolist()}, which every '
+                f'fallback needs; found {self.gain_map.lower.tolist()} to '
+                f'{self.gain_map.upper.tolist()}.'
             )
-        self._shield = Shield(self.gain_map, nominal, enforcement)
+        self._shield = Shield(self.gain_map, self._nominal, enforcement)
         self._estimation: Estimation | None = None
         if settings.estimator is not None:
             estimator = make_estimator(settings.estimator, arm, settings.law)
-            self._estimation = Estimation(estimator, arm.limits.effort_nm, self._period_ns)
-        self._guard = Guard(settings.guard, arm.limits, self._period_ns)
+            self._estimation = Estimation(estimator, limits.effort_nm, self._period_ns)
+        self._guard = Guard(settings.guard, limits, self._period_ns)
         self._modes = Modes(settings.modes)
+        # All of these are of an arm that has not begun; `reset` gives them the shape of a batch.
+        self._effort = self._held_q = self._last_q = np.zeros(num_joints)
+        self._now_ns = 0
+        self._meets_condition: Flags = np.ones((), dtype=bool)
+        self._is_clear: Flags = np.ones((), dtype=bool)
+        self._all_arms: Flags = np.ones((), dtype=bool)
+        self._seen: tuple[ArmState, Reference, _View] | None = None
 
     @property
-    def doubts(self) -> Component:
-        """What the guard finds wrong with the last state: a `Cause` per arm."""
+    def doubts(self) -> NDArray[np.int64]:
+        """What the guard finds wrong with the last state: a `Cause` per arm, shape (...)."""
         return self._guard.error
 
     def reset(self, state: ArmState, effort_nm: Array | None = None) -> Array:
@@ -155,28 +168,26 @@ class ControlLoop:
                 f'ControlLoop.reset: expected a finite state, found positions {state.q_rad} and '
                 f'velocities {state.qd_radps}; wait for a good one.'
             )
+        shape = state.q_rad.shape[:-1]
         self.resume(self.acting_effort(state, effort_nm))
-        self._modes.reset(state.q_rad.shape[:-1], state.stamp_ns)
-        self._held_q = self._last_q = q = split(state.q_rad)
+        self._modes.reset(shape, state.stamp_ns)
+        self._held_q = self._last_q = state.q_rad.copy()
         self._now_ns = state.stamp_ns - self._period_ns
-        self._meets_condition: Component = True
-        bias = bias_torque(self._model, q, split(state.qd_radps))
-        self._guard.expect(mass_at(self._model, q), bias, self._effort)
-        return stack(self._effort)
+        self._meets_condition = np.ones(shape, dtype=bool)
+        self._guard.expect(self._body.at(self._last_q, state.qd_radps.copy()), self._effort)
+        return self._effort.copy()
 
     def acting_effort(self, state: ArmState, effort_nm: Array | None) -> Array:
         """Return what the motors give now: as measured, or gravity's torque if that is unknown."""
-        effort = gravity_torque(self._model, split(state.q_rad))
+        effort = self._body.at(state.q_rad, state.qd_radps).gravity
         if effort_nm is not None:
-            measured = split(effort_nm)
-            effort = choose(is_finite(sum(measured)), measured, effort)
-        most = self._limits.effort_nm
-        return stack(clamp(effort, [-x for x in most], most))
+            effort = where_arms(each_arm(np.isfinite(effort_nm)), effort_nm, effort)
+        return np.clip(effort, -self._largest_nm, self._largest_nm)
 
     def resume(self, effort_nm: Array) -> None:
         """Go on from an effort that is not this loop's last; window and evidence begin anew."""
-        self._effort = split(effort_nm)
-        self._guard.reset()
+        self._effort = effort_nm.copy()
+        self._guard.reset(effort_nm.shape[:-1])
         self._clear_window()
 
     def forget_context(self) -> None:
@@ -186,7 +197,8 @@ class ControlLoop:
 
     def _clear_window(self) -> None:
         self._window.clear()
-        self._is_clear: Component = True
+        self._is_clear = self._all_arms = np.ones(self._effort.shape[:-1], dtype=bool)
+        self._seen = None
         if self._estimation is not None:
             self._estimation.reset(self._effort)
 
@@ -203,19 +215,26 @@ class ControlLoop:
         """
         context = self._settings.context
         extra = None
-        seen, sees, knows_goal = self._perceive(state, reference)
-        follows = knows_goal & (self._modes.is_nominal or (self._modes.values < Mode.STOP)[()])
-        acts = self._modes.is_nominal or (self._modes.values < Mode.BLIND)[()]
-        acted = None if effort_nm is None else split(effort_nm)
+        self._seen = None
+        view = self._perceive(state, reference)
+        self._seen = (state, reference, view)
         self._guard.see(
-            state.stamp_ns, seen, sees=sees, follows=follows, acts=acts, effort_nm=acted
+            state.stamp_ns,
+            view.at,
+            sees=view.sees,
+            follows=view.knows_goal & self._modes.follows,
+            acts=self._modes.acts,
+            effort_nm=effort_nm,
         )
         if self._estimation is not None:
-            is_sound = sees & knows_goal & self._is_within_limits(seen)
-            seen = self._estimation.believe(seen, is_sound)
-            error = tracking_error(self._settings.law, seen)
-            self._estimation.look(state.stamp_ns, seen, error, payload_estimate_kg, acted)
-            extra = stack(self._estimation.estimate_nm) if context.num_extra else None
+            is_usable = view.sees & view.knows_goal & view.is_within_limits
+            at = self._estimation.reject_outlier(view.at, is_usable)
+            error = tracking_error(self._settings.law, at)
+            posture = self._body.at(at.q, at.qd)
+            self._estimation.update(
+                state.stamp_ns, posture, at, error, payload_estimate_kg, effort_nm
+            )
+            extra = self._estimation.estimate_nm if context.num_extra else None
         row = step_observation(
             state,
             reference,
@@ -224,9 +243,9 @@ class ControlLoop:
             context.horizon_s,
             extra,
         )
-        self._is_clear = True
+        self._is_clear = self._all_arms
         if not math.isfinite(np.vdot(row, row)):  # one bad number would spoil the window for long
-            self._is_clear = np.asarray(np.isfinite(row).all(axis=-1))[()]
+            self._is_clear = each_arm(np.isfinite(row))
             row = np.nan_to_num(row, nan=0.0, posinf=0.0, neginf=0.0)
         self._window.push(state.stamp_ns, row)
         return self._window.rows()
@@ -257,155 +276,159 @@ class ControlLoop:
             )
         passed_ns = min(max(now_ns - self._now_ns, 0), self._period_ns)
         self._now_ns = now_ns = max(now_ns, self._now_ns)
-        situation, sees, knows_goal = self._perceive(state, reference)
-        judged = self._judge(action, situation)
+        judged = self._judge(action, self._perceive(state, reference))
         before = self._modes.values
-        self._advance_modes(judged, situation, sees, knows_goal, now_ns, health)
+        self._advance_modes(judged, now_ns, health)
         if not self._modes.is_nominal:
-            action, situation = self._safe_inputs(before, action, situation)
-            judged = self._judge(action, situation)
-        mass, error, phi, decision = judged
-        bias = bias_torque(self._model, situation.q, situation.qd)
-        hold = holding_torque(bias, phi, decision.gains)
-        law = computed_torque(mass, hold, situation.qdd_desired, error, decision.gains)
+            action, held = self._safe_inputs(before, action, judged.view.at)
+            error = tracking_error(self._settings.law, held)
+            judged = self._judge(action, judged.view._replace(at=held, error=error))
+        view, gains = judged.view, judged.decision.gains
+        hold = holding_torque(view.posture.bias, judged.phi, gains)
+        law = computed_torque(view.posture, hold, view.at.qdd_desired, view.error, gains)
         wanted = law if self._modes.is_nominal else self._without_sight(law, now_ns)
-        step = self._limit(hold, law, wanted, decision, passed_ns)
-        self._guard.expect(mass, bias, self._effort)
+        step = self._limit(hold, law, wanted, judged.decision, passed_ns)
+        self._guard.expect(view.posture, self._effort)
         return step
 
-    def _perceive(
-        self, state: ArmState, reference: Reference
-    ) -> tuple[Situation, Component, Component]:
-        """Return the situation, all finite, and whether state and reference were."""
-        q, qd = split(state.q_rad), split(state.qd_radps)
-        goal = [split(reference.q_rad), split(reference.qd_radps), split(reference.qdd_radps2)]
-        sees = are_within([*q, *qd], [ABSURD] * (2 * len(q)))
-        knows_goal = are_within([x for part in goal for x in part], self._goal_limits)
-        if not every(sees & knows_goal):
-            zero = [0.0] * len(q)
-            q, qd = choose(sees, q, self._last_q), choose(sees, qd, zero)
-            goal = [choose(knows_goal, *pair) for pair in zip(goal, (q, zero, zero), strict=True)]
-        self._last_q = q
-        return Situation(q, qd, *goal), sees, knows_goal
+    def _perceive(self, state: ArmState, reference: Reference) -> _View:
+        """Return state and reference, all finite, and whether they were usable."""
+        if self._seen is not None and self._seen[0] is state and self._seen[1] is reference:
+            return self._seen[2]
+        # Copies: what is remembered of them must not change with a buffer that the caller reuses.
+        q, qd = state.q_rad.copy(), state.qd_radps.copy()
+        goal = (
+            reference.q_rad.copy(),
+            reference.qd_radps.copy(),
+            reference.qdd_radps2.copy(),
+        )
+        numbers = np.concatenate((q, qd, *goal), axis=-1)
+        sees = knows_goal = is_within = self._all_arms
+        at = TrackingState(q, qd, *goal)
+        if not is_all((numbers >= self._least) & (numbers <= self._most)):  # something is amiss
+            sees = each_arm((np.abs(q) <= ABSURD) & (np.abs(qd) <= ABSURD))
+            knows_goal = each_arm(
+                (goal[0] <= self._upper_rad)
+                & (goal[0] >= self._lower_rad)
+                & (np.abs(goal[1]) <= self._fastest_radps)
+                & (np.abs(goal[2]) <= self._hardest_radps2)
+            )
+            at = self._with_substitutes(at, sees, knows_goal)
+            is_within = self._is_within_limits(at)
+        self._last_q = at.q
+        error = tracking_error(self._settings.law, at)
+        return _View(at, sees, knows_goal, is_within, self._body.at(at.q, at.qd), error)
 
-    def _judge(self, action: Array, situation: Situation) -> _Judgement:
-        law = self._settings.law
-        mass = mass_at(self._model, situation.q)
-        error = tracking_error(law, situation)
+    def _with_substitutes(
+        self, at: TrackingState, sees: Flags, knows_goal: Flags
+    ) -> TrackingState:
+        """Return the last position at rest for what is not seen, a hold for what is not known."""
+        zero = np.zeros(at.q.shape)
+        q = where_arms(sees, at.q, self._last_q)
+        return TrackingState(
+            q=q,
+            qd=where_arms(sees, at.qd, zero),
+            q_desired=where_arms(knows_goal, at.q_desired, q),
+            qd_desired=where_arms(knows_goal, at.qd_desired, zero),
+            qdd_desired=where_arms(knows_goal, at.qdd_desired, zero),
+        )
+
+    def _judge(self, action: Array, view: _View) -> _Judgement:
         estimate = None if self._estimation is None else self._estimation.estimate_nm
-        phi = feed_forward_features(law, self._columns, situation.qd_desired, estimate)
-        half_space = self.lyapunov.half_space(mass, error, phi)
-        return _Judgement(mass, error, phi, self._shield.admit(action, half_space))
+        phi = feed_forward_features(
+            self._settings.law, self._columns, view.at.qd_desired, estimate
+        )
+        half_space = self.lyapunov.half_space(view.posture, view.error, phi)
+        return _Judgement(view, phi, self._shield.admit(action, half_space))
 
-    def _advance_modes(
-        self,
-        judged: _Judgement,
-        situation: Situation,
-        sees: Component,
-        knows_goal: Component,
-        now_ns: int,
-        health: Health,
-    ) -> None:
-        settings, decision = self._settings.modes, judged.decision
+    def _advance_modes(self, judged: _Judgement, now_ns: int, health: Health) -> None:
+        settings, decision, view = self._settings.modes, judged.decision, judged.view
+        guard, at = self._guard, view.at
         is_answered = (decision.reason <= Reason.PROJECTED) & self._is_clear
         is_certified = decision.half_space.excess(self._nominal) <= settings.violation_tolerance
         is_certified = is_certified & self._meets_condition
-        is_within = self._is_within_limits(situation)
-        guard = self._guard
-        is_well = sees & knows_goal & is_answered & is_within & is_certified
-        if self._modes.is_calm and guard.is_calm and health == HEALTHY and every(is_well):
+        is_well = view.sees & view.knows_goal & is_answered & view.is_within_limits & is_certified
+        if self._modes.is_calm and guard.is_calm and health == HEALTHY and is_all(is_well):
             return  # nothing to count and good inputs: NOMINAL stays as it is
-        speeds = situation.qd
-        inputs = ModeInputs(
-            state_is_fresh=sees & health.state_is_fresh,
-            reference_is_valid=knows_goal & health.reference_is_valid,
+        inputs = ArmsInputs(
+            state_is_fresh=view.sees & health.state_is_fresh,
+            reference_is_valid=view.knows_goal & health.reference_is_valid,
             policy_is_valid=is_answered & health.policy_is_on_time,
             meets_condition=is_certified,
-            is_within_limits=is_within,
-            is_at_rest=are_within(speeds, [settings.rest_velocity_radps] * NUM_JOINTS),
-            is_stopping=self._is_stopping(situation),
+            is_within_limits=view.is_within_limits,
+            is_at_rest=each_arm(np.abs(at.qd) <= settings.rest_velocity_radps),
+            is_stopping=self._is_stopping(at),
             can_move=guard.can_move,
-            error=health.error or guard.error,
+            error=np.where(health.error == Cause.NONE, guard.error, int(health.error)),
             joint=guard.joint,
             reset_requested=health.reset_requested,
         )
         self._modes.advance(inputs, now_ns)
 
-    def _is_stopping(self, at: Situation) -> Component:
-        """Return whether an arm in STOP is slow and near the posture that is held."""
-        fastest_radps = self._settings.modes.stop_velocity_radps
-        farthest_rad = self._settings.guard.tracking_error_rad
-        way = [q - held for q, held in zip(at.q, self._held_q, strict=True)]
-        is_held = are_within(way, [farthest_rad] * NUM_JOINTS)
-        return are_within(at.qd, [fastest_radps] * NUM_JOINTS) & is_held
+    def _is_stopping(self, at: TrackingState) -> Flags:
+        """Return whether an arm in STOP is slow and near the posture that is held, shape (...)."""
+        is_slow = np.abs(at.qd) <= self._settings.modes.stop_velocity_radps
+        is_near = np.abs(at.q - self._held_q) <= self._settings.guard.tracking_error_rad
+        return each_arm(is_slow & is_near)
 
-    def _is_within_limits(self, at: Situation) -> Component:
-        most = (*self._limits.position_rad, *self._limits.velocity_radps)
-        return are_within([*at.q, *at.qd], most)
+    def _is_within_limits(self, at: TrackingState) -> Flags:
+        is_within = (at.q <= self._upper_rad) & (at.q >= self._lower_rad)
+        return each_arm(is_within & (np.abs(at.qd) <= self._fastest_radps))
 
     def _safe_inputs(
-        self,
-        before: NDArray[np.int64],
-        action: Array,
-        situation: Situation,
-    ) -> tuple[Array, Situation]:
+        self, before: NDArray[np.int64], action: Array, at: TrackingState
+    ) -> tuple[Array, TrackingState]:
         """Return nominal gains for arms that are not NOMINAL, and for those in STOP a hold.
 
         What is held is the posture in which STOP was entered.
         """
         modes = self._modes.values
-        is_nominal = (modes == Mode.NOMINAL)[..., np.newaxis]
-        stops, zero = modes == Mode.STOP, [0.0] * NUM_JOINTS
-        self._held_q = choose(before == Mode.STOP, self._held_q, situation.q)
-        held = situation._replace(
-            q_desired=choose(stops, self._held_q, situation.q_desired),
-            qd_desired=choose(stops, zero, situation.qd_desired),
-            qdd_desired=choose(stops, zero, situation.qdd_desired),
+        stops, zero = modes == Mode.STOP, np.zeros(at.q.shape)
+        self._held_q = where_arms(before == Mode.STOP, self._held_q, at.q)
+        held = at._replace(
+            q_desired=where_arms(stops, self._held_q, at.q_desired),
+            qd_desired=where_arms(stops, zero, at.qd_desired),
+            qdd_desired=where_arms(stops, zero, at.qdd_desired),
         )
-        return np.where(is_nominal, action, self.nominal_action), held
+        return where_arms(modes == Mode.NOMINAL, action, self.nominal_action), held
 
-    def _without_sight(self, wanted_nm: Vector, now_ns: int) -> list[Component]:
+    def _without_sight(self, wanted_nm: Array, now_ns: int) -> Array:
         """Return fading gravity torque for arms in BLIND, zero for those in FAULT."""
         modes, ramp_s = self._modes.values, self._settings.modes.blind_ramp_s
         blind_s = self._modes.since_s(now_ns)
-        share = (np.clip(1.0 - blind_s / ramp_s, 0.0, 1.0) if ramp_s else 0.0 * blind_s)[()]
-        fading = [share * torque for torque in gravity_torque(self._model, self._last_q)]
-        seen = choose(modes == Mode.BLIND, fading, wanted_nm)
-        return choose(modes == Mode.FAULT, [0.0] * len(seen), seen)
+        share = np.clip(1.0 - blind_s / ramp_s, 0.0, 1.0) if ramp_s else np.zeros(blind_s.shape)
+        gravity = self._body.at(self._last_q, np.zeros(self._last_q.shape)).gravity
+        seen = where_arms(modes == Mode.BLIND, share[..., np.newaxis] * gravity, wanted_nm)
+        return where_arms(modes == Mode.FAULT, np.zeros(seen.shape), seen)
 
     def _limit(
-        self,
-        hold: Vector,
-        law: Vector,
-        wanted: Vector,
-        decision: ShieldDecision,
-        passed_ns: int,
+        self, hold: Array, law: Array, wanted: Array, decision: ShieldDecision, passed_ns: int
     ) -> ControlStep:
         """Return the step with an effort that is finite, within size and within rate."""
-        is_sound = is_finite(sum(wanted))
-        if not every(is_sound):
-            wanted = choose(is_sound, wanted, [0.0] * len(wanted))
-            self._modes.fail(~np.asarray(is_sound), self._now_ns)
-        modes = self._modes.values
-        reach = [rate * seconds(passed_ns) for rate in self._limits.effort_rate_nmps]
-        obeys = self._modes.is_nominal or (modes < Mode.BLIND)[()]
-        box = effort_box(self._effort, self._limits.effort_nm, reach)
-        self._effort = limit_effort(hold, wanted, *box, is_commanded=obeys)
-        missing = [ask - get for ask, get in zip(law, self._effort, strict=True)]
+        is_finite = np.isfinite(wanted)
+        if not is_all(is_finite):
+            is_sound = each_arm(is_finite)
+            wanted = where_arms(is_sound, wanted, np.zeros(wanted.shape))
+            hold = where_arms(is_sound, hold, np.zeros(wanted.shape))
+            self._modes.fail(~is_sound, self._now_ns)
+        modes, acts = self._modes.values, self._modes.acts
+        reach = self._rate_nmps * seconds(passed_ns)
+        box = effort_box(self._effort, self._largest_nm, reach)
+        effort = limit_effort(hold, wanted, *box, is_commanded=acts)
+        self._effort = effort.copy()  # the rate is limited from it, whatever is done to the step's
+        missing = law - self._effort
         estimate: Array | None = None
         if self._estimation is not None:
-            estimate = stack(self._estimation.estimate_nm)
-            is_free = are_within(missing, [0.0] * NUM_JOINTS)
-            self._estimation.note(self._effort, is_free & (modes == Mode.NOMINAL)[()])
-        excess = decision.excess + dot(decision.half_space.pull_radps, missing)
+            estimate = self._estimation.estimate_nm
+            is_free = each_arm(missing == 0.0)
+            self._estimation.record_effort(self._effort, is_free & (modes == Mode.NOMINAL))
+        excess = decision.excess + dot(decision.half_space.Minv_w, missing)
         # What unshielded gains break, in a study that only counts, is not the limits' doing.
         is_met = excess <= self._settings.modes.violation_tolerance
-        self._meets_condition = is_met | (excess <= decision.excess)
-        if not self._modes.is_nominal:
-            self._meets_condition = self._meets_condition | (modes >= Mode.BLIND)[()]
+        self._meets_condition = is_met | (excess <= decision.excess) | ~acts
         return ControlStep(
-            effort_nm=stack(self._effort),
-            wanted_nm=stack(wanted),
+            effort_nm=effort,
+            wanted_nm=wanted,
             modes=modes,
             causes=self._modes.causes,
             joints=self._modes.joints,

@@ -24,17 +24,16 @@ is the error dynamics under the nominal gains. These are then admissible at ever
 one eigenvalue test, so the admissible set is never empty on the nominal arm.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.control.law import ControlLaw, TrackingError
-from metactl_ros.dynamics.two_link import Mass, solve_mass
+from metactl_ros.control.law import LawSettings, TrackingError
+from metactl_ros.dynamics.rigid_body import Posture
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import Array, Component, dot, Vector
+from metactl_ros.signals import Array, dot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,28 +61,29 @@ class LyapunovSettings:
 class HalfSpace(NamedTuple):
     """The gains with normal . theta + constant <= 0."""
 
-    normal: Vector
-    """One component per gain."""
-    constant: Component
-    value: Component
-    """V."""
-    pull_radps: Vector
-    """M^-1 w: what one N m of missing effort adds to V_dot, per joint."""
+    normal: Array
+    """Shape (..., m)."""
+    constant: Array
+    """Shape (...)."""
+    value: Array
+    """V, shape (...)."""
+    Minv_w: Array
+    """M^-1 w: what one N m of missing effort adds to V_dot, shape (..., n)."""
 
-    def excess(self, theta: Vector) -> Component:
-        """Return normal . theta + constant, which is V_dot + alpha (V - v_0)."""
+    def excess(self, theta: Array) -> Array:
+        """Return normal . theta + constant, which is V_dot + alpha (V - v_0), shape (...)."""
         return dot(self.normal, theta) + self.constant
 
-    def least_excess(self, lower: Vector, upper: Vector) -> Component:
+    def least_excess(self, lower: Array, upper: Array) -> Array:
         """Return the least excess over a box of gains; above 0 the admissible set is empty."""
-        rows = zip(self.normal, lower, upper, strict=True)
-        return self.constant + sum(np.minimum(n * low, n * high) for n, low, high in rows)
+        least = np.minimum(self.normal * lower, self.normal * upper)
+        return np.asarray(self.constant + np.sum(least, axis=-1))
 
 
 class LyapunovFunction:
     """V and its half-space for one control law; refuses a P that does not certify its gains."""
 
-    def __init__(self, settings: LyapunovSettings, law: ControlLaw, num_joints: int) -> None:
+    def __init__(self, settings: LyapunovSettings, law: LawSettings, num_joints: int) -> None:
         size = 2 * num_joints
         lengths = [len(row) for row in settings.p_matrix]
         if lengths != [size] * size or not np.isfinite(settings.p_matrix).all():
@@ -92,7 +92,6 @@ class LyapunovFunction:
                 f'found rows of {lengths}.'
             )
         self.P = np.array(settings.p_matrix, dtype=np.float64)
-        self._rows: list[list[float]] = self.P.tolist()
         self.alpha_per_s = settings.alpha_per_s
         self._slope_per_s = law.slope_per_s
         self._disturbance_radps2 = settings.disturbance_radps2
@@ -108,38 +107,38 @@ class LyapunovFunction:
                 'fit it again with: python -m training.lyapunov_fit'
             )
 
-    def half_space(self, mass: Mass, error: TrackingError, phi: Sequence[Vector]) -> HalfSpace:
+    def half_space(self, posture: Posture, error: TrackingError, phi: Array) -> HalfSpace:
         """Return the admissible half-space in theta.
 
         Args:
-            mass: M^ of the nominal arm, without payload, in the measured posture.
+            posture: Of the nominal arm, without payload, at the measured state.
             error: Tracking error and sliding variable.
-            phi: Feed-forward features, one vector per column of eta.
+            phi: Feed-forward features, shape (..., columns, n).
         """
-        xi = [*error.e_rad, *error.s_radps]
-        gradient = [dot(row, xi) for row in self._rows]
-        u, w = gradient[: self._num_joints], gradient[self._num_joints :]
+        n, e_dot = self._num_joints, error.e_dot_radps
+        xi = np.concatenate([error.e_rad, error.s_radps], axis=-1)
+        gradient = xi.dot(self.P)  # P is symmetric
+        u, w = gradient[..., :n], gradient[..., n:]
         value = 0.5 * dot(xi, gradient)
-        pull = solve_mass(mass, w)
-        normal = [
-            -a * b
-            for signal in (error.s_radps, error.e_dot_radps)
-            for a, b in zip(w, signal, strict=True)
-        ]
-        normal += [-a * b for feature in phi for a, b in zip(pull, feature, strict=True)]
-        drift = dot(u, error.e_dot_radps) + self._slope_per_s * dot(w, error.e_dot_radps)
+        Minv_w = posture.solve(w)
+        *lead, columns, _ = phi.shape
+        normal = np.empty((*lead, 2 + columns, n))
+        normal[..., 0, :] = -w * error.s_radps
+        normal[..., 1, :] = -w * e_dot
+        normal[..., 2:, :] = -Minv_w[..., np.newaxis, :] * phi
+        drift = dot(u + self._slope_per_s * w, e_dot)
         constant = drift + self.alpha_per_s * (value - self.target_level)
         if self._disturbance_radps2:
-            constant = constant + self._disturbance_radps2 * sum(map(abs, w))
-        return HalfSpace(normal, constant, value, pull)
+            constant = constant + self._disturbance_radps2 * np.sum(np.abs(w), axis=-1)
+        return HalfSpace(normal.reshape(*lead, -1), constant, value, Minv_w)
 
 
-def rate_bound(lyapunov: LyapunovFunction, value: Component) -> Component:
+def rate_bound(lyapunov: LyapunovFunction, value: Array) -> Array:
     """Return -alpha (V - v_0), which V_dot must not exceed."""
     return -lyapunov.alpha_per_s * (value - lyapunov.target_level)
 
 
-def closed_loop_matrix(law: ControlLaw, num_joints: int) -> Array:
+def closed_loop_matrix(law: LawSettings, num_joints: int) -> Array:
     """Return A_0 of xi_dot = A_0 xi under the nominal gains, shape (2 n, 2 n), 1 / s.
 
     s_dot = Lambda_0 e_dot - Lambda e_dot - K_d s with e_dot = s - Lambda_0 e.
@@ -150,7 +149,7 @@ def closed_loop_matrix(law: ControlLaw, num_joints: int) -> Array:
     return np.asarray(np.kron(block, np.eye(num_joints)))
 
 
-def certificate_matrix(P: Array, law: ControlLaw, alpha_per_s: float) -> Array:
+def certificate_matrix(P: Array, law: LawSettings, alpha_per_s: float) -> Array:
     """Return Q = -(A^T P + P A) with A = A_0 + alpha/2 I; Q > 0 certifies the nominal gains.
 
     Under the nominal gains V_dot + alpha V = -1/2 xi^T Q xi.
@@ -159,7 +158,7 @@ def certificate_matrix(P: Array, law: ControlLaw, alpha_per_s: float) -> Array:
     return np.asarray(-(A.T @ P + P @ A))
 
 
-def solve_lyapunov(Q: Array, law: ControlLaw, alpha_per_s: float) -> Array:
+def solve_lyapunov(Q: Array, law: LawSettings, alpha_per_s: float) -> Array:
     """Return the P that belongs to a symmetric positive definite Q, scaled to tr P = 2 n."""
     size = len(Q)
     if not 0.0 <= alpha_per_s < 2.0 * law.slope_per_s:

@@ -17,13 +17,13 @@ tick to leave a worse mode for a better one; only `reset` leaves FAULT.
 from dataclasses import dataclass, replace
 from enum import IntEnum
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.signals import Array, Component, NANOSECONDS_PER_SECOND
+from metactl_ros.signals import Array, Flags, NANOSECONDS_PER_SECOND
 
 
 class Mode(IntEnum):
@@ -171,6 +171,22 @@ class ModeInputs(NamedTuple):
     reset_requested: bool
 
 
+class ArmsInputs(NamedTuple):
+    """The same of a batch of arms, each of shape (...)."""
+
+    state_is_fresh: Flags
+    reference_is_valid: Flags
+    policy_is_valid: Flags
+    meets_condition: Flags
+    is_within_limits: Flags
+    is_at_rest: Flags
+    is_stopping: Flags
+    can_move: Flags
+    error: NDArray[np.int64]
+    joint: NDArray[np.int64]
+    reset_requested: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ModeState:
     """The mode, and what must be remembered to leave it."""
@@ -308,8 +324,8 @@ class Modes:
         self._states = [warmed_up_anew(state, now_ns) for state in self._states]
         self._show(self.values.shape)
 
-    def advance(self, inputs: ModeInputs, now_ns: int) -> None:
-        """Take a tick; each input is one value, or an array of shape (...)."""
+    def advance(self, inputs: ArmsInputs, now_ns: int) -> None:
+        """Take a tick."""
         shape = self.values.shape
         rows = zip(*(_per_arm(value, shape) for value in inputs), strict=True)
         self._states = [
@@ -318,8 +334,8 @@ class Modes:
         ]
         self._show(shape)
 
-    def fail(self, which: Component, now_ns: int) -> None:
-        """Latch a FAULT of some arms: something inside went wrong."""
+    def fail(self, which: Flags, now_ns: int) -> None:
+        """Latch a FAULT of some arms, shape (...): something inside went wrong."""
         shape = self.values.shape
         rows = zip(self._states, _per_arm(which, shape), strict=True)
         failed = ModeState(mode=Mode.FAULT, cause=Cause.INTERNAL_ERROR, since_ns=now_ns)
@@ -337,13 +353,17 @@ class Modes:
         table: NDArray[np.int64] = np.array(rows, dtype=np.int64).T.reshape(3, *shape)
         table.setflags(write=False)
         self.values, self.causes, self.joints = (table[row, ...] for row in range(3))
+        self.follows: Flags = np.asarray(self.values < Mode.STOP)
+        """Which arms are made to follow their reference."""
+        self.acts: Flags = np.asarray(self.values < Mode.BLIND)
+        """Which arms are moved by the law: neither blind nor given up."""
         self.is_nominal = not table[0].any()
         """Whether every arm is."""
         self.is_calm = self.is_nominal and not any(state.violations for state in self._states)
         """Whether, besides, there is nothing to count."""
 
 
-def _per_arm(value: Component, shape: tuple[int, ...]) -> list[Any]:
+def _per_arm(value: object, shape: tuple[int, ...]) -> list[bool | int]:
     """Return one plain bool or number per arm."""
-    values: list[Any] = np.broadcast_to(value, shape).ravel().tolist()
+    values: list[bool | int] = np.broadcast_to(np.asarray(value), shape).ravel().tolist()
     return values

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.guard import GuardSettings
-from metactl_ros.control.law import ControlLaw
+from metactl_ros.control.law import LawSettings
 from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.modes import ModeSettings
 from metactl_ros.control.window import ContextSettings
-from metactl_ros.dynamics.two_link import NUM_JOINTS
 from metactl_ros.errors import ConfigError
 
 
@@ -19,7 +18,7 @@ from metactl_ros.errors import ConfigError
 class ControllerSettings:
     """The controller, as `config/controller.yaml` states it."""
 
-    law: ControlLaw
+    law: LawSettings
     gain_box: GainBox
     lyapunov: LyapunovSettings
     context: ContextSettings
@@ -29,7 +28,7 @@ class ControllerSettings:
     """Of what the model lacks: the column `estimate`, and extra features of the context."""
 
     def __post_init__(self) -> None:
-        allowed = (0,) if self.estimator is None else (0, NUM_JOINTS)
+        allowed = (0,) if self.estimator is None else (0, self.num_joints)
         if self.context.num_extra not in allowed:
             raise ConfigError(
                 f'context.num_extra: expected one of {allowed}, the joints of an estimator if '
@@ -40,3 +39,8 @@ class ControllerSettings:
                 'gain_box.feed_forward: has a column `estimate`, but there is no estimator; '
                 'remove the column, or state an estimator.'
             )
+
+    @property
+    def num_joints(self) -> int:
+        """N of the arm that it controls: P has a row for the error and the slope of each joint."""
+        return len(self.lyapunov.p_matrix) // 2

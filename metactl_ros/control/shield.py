@@ -15,20 +15,21 @@ If the set is empty, or anything is not finite, the nominal gains K_0 come out, 
 proposal that failed never passes.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 import math
+from operator import mul
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.control.gain_map import GainMap
+from metactl_ros.control.law import AdmissibleGains, CountedGains, Gains
 from metactl_ros.control.lyapunov import HalfSpace
-from metactl_ros.signals import Array, Component, dot, split, stack, Vector
+from metactl_ros.signals import Array, Flags, is_all, where_arms
 
 # A proposal farther out than this is no number to work with: rounding would grow with it.
-FARTHEST = 1e3
+LARGEST_PROPOSAL = 1e3
 # How far beyond the half-space, in normalised units, rounding may leave a projection.
 TOLERANCE = 1e-9
 # A proposal moved by less than this, in normalised units, was not touched.
@@ -52,84 +53,64 @@ class Reason(IntEnum):
     """The half-space was not finite, or the projection missed it: the nominal gains."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissibleGains:
-    """Gains that went through the shield. Only this module constructs it; a test says so."""
-
-    components: tuple[Component, ...]
-    """theta in physical units, one component per gain."""
-
-    @property
-    def theta(self) -> Array:
-        """The gains as an array, shape (..., m)."""
-        return stack(self.components)
-
-
 class ShieldDecision(NamedTuple):
     """The gains that came out, and the certificate that goes with them; one entry per arm."""
 
-    gains: AdmissibleGains
-    reason: Component
-    """A `Reason`, or an array of them."""
+    gains: Gains
+    reason: NDArray[np.int64]
+    """A `Reason` per arm, shape (...)."""
     half_space: HalfSpace
     """The condition, in physical gains."""
-    excess: Component
-    """normal . theta + constant of the gains that came out: at most 0 if admissible."""
-    distance: Component
-    """How far the proposal was moved, in normalised units; infinite if it was replaced."""
+    excess: Array
+    """normal . theta + constant of the gains that came out, shape (...): admissible up to 0."""
+    distance: Array
+    """How far the proposal was moved, in normalised units, shape (...); infinite if replaced."""
 
     @property
-    def is_feasible(self) -> NDArray[np.bool_]:
+    def is_feasible(self) -> Flags:
         """Whether gains of the box meet the condition at all; shape (...)."""
         return np.asarray(self.reason != Reason.EMPTY_SET)
 
     @property
-    def was_moved(self) -> NDArray[np.bool_]:
+    def was_moved(self) -> Flags:
         """Whether the shield was active: moved the proposal or replaced it; shape (...)."""
         return np.asarray(self.distance > MOVED)
 
 
 class Shield:
-    """Admits gains for one gain map and one set of nominal gains.
+    """Admits gains for one gain map and one set of nominal gains, shape (m,).
 
     `enforcement='count'` is for simulation studies only: the proposal passes, kept inside the box,
     and the decision reports what the shield would have done. No node can ask for it.
     """
 
     def __init__(
-        self, gain_map: GainMap, nominal: Vector, enforcement: Enforcement = 'enforce'
+        self, gain_map: GainMap, nominal: Array, enforcement: Enforcement = 'enforce'
     ) -> None:
         self._map = gain_map
-        self._nominal = tuple(nominal)
+        self._nominal = nominal
         self._enforcement = enforcement
 
     def admit(self, proposal: Array, half_space: HalfSpace) -> ShieldDecision:
         """Return admissible gains nearest to a proposal in action space, shape (..., m)."""
-        normal = [
-            n * half for n, half in zip(half_space.normal, self._map.half_width, strict=True)
-        ]
+        normal = half_space.normal * self._map.half_width
         offset = -half_space.excess(self._map.middle)
-        reason: Component
-        distance: Component
-        if proposal.ndim == 1:
-            action, reason, distance = _nearest_one(proposal.tolist(), normal, offset)
-            theta = self._map.gains(action) if reason <= Reason.PROJECTED else list(self._nominal)
-        else:
-            nearest_action, reason, distance = nearest(proposal, stack(normal), np.asarray(offset))
-            theta = [
-                np.where(reason <= Reason.PROJECTED, gain, nominal)
-                for gain, nominal in zip(
-                    self._map.gains(split(nearest_action)), self._nominal, strict=True
-                )
-            ]
+        project = project_one if proposal.ndim == 1 else project_all
+        action, reason, distance = project(proposal, normal, offset)
+        gains: Gains
         if self._enforcement == 'count':
-            theta = self._map.gains(split(np.clip(np.nan_to_num(proposal), -1.0, 1.0)))
-        excess = half_space.excess(theta)
-        gains = AdmissibleGains(tuple(theta))
-        return ShieldDecision(gains, reason, half_space, excess, distance)
+            passed = np.clip(np.nan_to_num(proposal), -1.0, 1.0)
+            gains = CountedGains(self._map.gains(passed))
+        else:
+            is_found = reason <= Reason.PROJECTED
+            theta = self._map.gains(action)
+            if not is_all(is_found):
+                theta = where_arms(is_found, theta, self._nominal)
+            gains = AdmissibleGains(theta)
+        return ShieldDecision(gains, reason, half_space, half_space.excess(gains.theta), distance)
 
 
-def nearest(
+def project_all(
     proposal: Array, normal: Array, offset: Array
 ) -> tuple[Array, NDArray[np.int64], Array]:
     """Return the point of {|a_i| <= 1, normal . a <= offset} nearest to each proposal of a batch.
@@ -142,7 +123,7 @@ def nearest(
         scale = 1.0 / np.where(length > 0.0, length, 1.0)
         normal, offset = normal * scale[..., np.newaxis], offset * scale
         is_sound = np.isfinite(length + offset)
-        has_numbers = (np.abs(proposal) <= FARTHEST).all(axis=-1)
+        has_numbers = (np.abs(proposal) <= LARGEST_PROPOSAL).all(axis=-1)
         is_feasible = -np.sum(np.abs(normal), axis=-1) <= offset
         usable = is_sound & has_numbers & is_feasible
         keep = usable[..., np.newaxis]
@@ -183,32 +164,39 @@ def _project(proposal: Array, normal: Array, offset: Array) -> Array:
     return np.where(is_beyond[..., np.newaxis], moved, inside)
 
 
-def _nearest_one(
-    proposal: list[float], normal: list[float], offset: float
-) -> tuple[list[float], Reason, float]:
-    """Do the same as `nearest` for one arm on plain floats, sweeping the knots in order.
+def project_one(
+    proposal: Array, normal: Array, offset: Array
+) -> tuple[Array, NDArray[np.int64], Array]:
+    """Do the same as `project_all` for one arm on plain floats, sweeping the knots in order.
 
     A robot has one arm and ten milliseconds: on arrays this short, NumPy's cost per call would be
     most of the control step. A test holds the two against each other and against a QP solver.
     """
+    action, reason, distance = _project_one(proposal.tolist(), normal.tolist(), float(offset))
+    return np.array(action), np.asarray(int(reason)), np.asarray(distance)
+
+
+def _project_one(
+    proposal: list[float], normal: list[float], offset: float
+) -> tuple[list[float], Reason, float]:
     length = math.sqrt(sum([n * n for n in normal]))
     if not (math.isfinite(length) and math.isfinite(offset)):
-        return proposal, Reason.NUMERICAL, math.inf
-    if not all([abs(p) <= FARTHEST for p in proposal]):
-        return proposal, Reason.NOT_FINITE, math.inf
+        return [0.0] * len(proposal), Reason.NUMERICAL, math.inf
+    if not all([abs(p) <= LARGEST_PROPOSAL for p in proposal]):
+        return [0.0] * len(proposal), Reason.NOT_FINITE, math.inf
     if length > 0.0:
         normal, offset = [n / length for n in normal], offset / length
     if -sum(map(abs, normal)) > offset:
-        return proposal, Reason.EMPTY_SET, math.inf
+        return [0.0] * len(proposal), Reason.EMPTY_SET, math.inf
     inside = [min(max(p, -1.0), 1.0) for p in proposal]
-    level = dot(normal, inside) - offset  # of a(mu), at mu = 0 and then from knot to knot
+    level = sum(map(mul, normal, inside)) - offset  # of a(mu), at mu = 0, then from knot to knot
     if level <= 0.0:
         action = inside
     else:
         mu = _crossing(proposal, normal, level)
         action = [min(max(p - mu * n, -1.0), 1.0) for p, n in zip(proposal, normal, strict=True)]
-        if dot(normal, action) - offset > TOLERANCE:
-            return proposal, Reason.NUMERICAL, math.inf
+        if sum(map(mul, normal, action)) - offset > TOLERANCE:
+            return [0.0] * len(proposal), Reason.NUMERICAL, math.inf
     if action == proposal:
         return action, Reason.ADMITTED, 0.0
     return action, Reason.PROJECTED, math.dist(action, proposal)

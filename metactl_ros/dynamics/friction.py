@@ -15,14 +15,12 @@ the bound that eps must respect.
 
 from dataclasses import dataclass
 import math
-from types import ModuleType
-from typing import Any, cast
 
 import numpy as np
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import Array, Component, functions_for
+from metactl_ros.signals import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,30 +60,17 @@ class Friction:
             )
 
 
-def friction_torque(friction: Friction, qd_radps: Array, memory_nm: Array) -> Array:
-    """Return F(qd, z), the torque that opposes motion, in N m, shape (..., n)."""
-    return cast(Array, _stribeck(friction, qd_radps, memory_nm, np))
-
-
 def joint_friction_torque(friction: Friction, qd_radps: float, memory_nm: float) -> float:
     """Return F(qd, z) of a single joint, in N m.
 
     The same equation on plain floats: a simulator with 1 kHz sub-steps calls it 2,000 times per
     simulated second, and NumPy's cost per call would be most of its time.
     """
-    return cast(float, _stribeck(friction, qd_radps, memory_nm, math))
-
-
-def stribeck_torque(friction: Friction, qd_radps: Component, memory_nm: Component) -> Component:
-    """Return F(qd, z) of one component: a float, or an array of shape (...)."""
-    return _stribeck(friction, qd_radps, memory_nm, functions_for(qd_radps))
-
-
-def memory_rate(
-    friction: Friction, qd_radps: Array, memory_nm: Array, tau_z_s: Array | float
-) -> Array:
-    """Return z_dot, in N m / s, shape (..., n); tau_z broadcasts against (..., n)."""
-    return friction.memory_gain_nmprad * qd_radps - memory_nm / tau_z_s
+    ratio = qd_radps / friction.stribeck_velocity_radps
+    surplus = (friction.static_nm - friction.coulomb_nm) * math.exp(-ratio * ratio)
+    direction = math.tanh(qd_radps / friction.smoothing_velocity_radps)
+    smooth = (friction.coulomb_nm + surplus) * direction
+    return smooth + friction.viscous_nmsprad * qd_radps + memory_nm
 
 
 def joint_memory_after(
@@ -94,6 +79,22 @@ def joint_memory_after(
     """Return z of a single joint after `dt_s` of constant velocity, exactly, in N m."""
     settled = friction.memory_gain_nmprad * tau_z_s * qd_radps
     return settled + (memory_nm - settled) * math.exp(-dt_s / tau_z_s)
+
+
+def friction_torque(friction: Friction, qd_radps: Array, memory_nm: Array) -> Array:
+    """Return F(qd, z), the torque that opposes motion, in N m, shape (..., n)."""
+    ratio = qd_radps / friction.stribeck_velocity_radps
+    surplus = (friction.static_nm - friction.coulomb_nm) * np.exp(-ratio * ratio)
+    direction = np.tanh(qd_radps / friction.smoothing_velocity_radps)
+    smooth = (friction.coulomb_nm + surplus) * direction
+    return np.asarray(smooth + friction.viscous_nmsprad * qd_radps + memory_nm)
+
+
+def memory_rate(
+    friction: Friction, qd_radps: Array, memory_nm: Array, tau_z_s: Array | float
+) -> Array:
+    """Return z_dot, in N m / s, shape (..., n); tau_z broadcasts against (..., n)."""
+    return friction.memory_gain_nmprad * qd_radps - memory_nm / tau_z_s
 
 
 def smallest_smoothing(friction: Friction, smallest_inertia_kgm2: float, dt_s: float) -> float:
@@ -110,11 +111,3 @@ def smallest_smoothing(friction: Friction, smallest_inertia_kgm2: float, dt_s: f
             'shorten the step or lower it.'
         )
     return friction.static_nm / allowed_damping
-
-
-def _stribeck(friction: Friction, qd: Any, memory: Any, functions: ModuleType) -> Any:
-    """Evaluate F(qd, z) with the functions of `math` on floats, or of `numpy` on arrays."""
-    ratio = qd / friction.stribeck_velocity_radps
-    surplus = (friction.static_nm - friction.coulomb_nm) * functions.exp(-ratio * ratio)
-    direction = functions.tanh(qd / friction.smoothing_velocity_radps)
-    return (friction.coulomb_nm + surplus) * direction + friction.viscous_nmsprad * qd + memory

@@ -8,41 +8,20 @@ r"""Rigid-body model of a planar two-link arm in a vertical plane, in closed for
     o----o
    /   link 1, q1 from the horizontal, counter-clockwise; gravity points down
 
-    M(q) qdd + C(q, qd) qd + g(q) = tau - friction
+    M = [ a1 + a2 + 2 a3 cos q2,  a2 + a3 cos q2 ]      g = [ b1 cos q1 + b2 cos(q1 + q2) ]
+        [ a2 + a3 cos q2,         a2             ]          [ b2 cos(q1 + q2)             ]
 
-Links are uniform rods. Vectors are lists of components (see `signals`), matrices are arrays over
-leading batch axes. The payload is held in `Inertia`; the controller's model carries none.
+Links are uniform rods. The payload is in the five constants; the controller's model carries none.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from metactl_ros.config import require_length, require_positive
+from metactl_ros.dynamics.rigid_body import JointLimits
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import Array, Component, dot, functions_for, split, Vector
-
-NUM_JOINTS = 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JointLimits:
-    """What the hardware bears, one entry per joint, symmetric about zero."""
-
-    effort_nm: tuple[float, ...]
-    """Largest joint torque, N m."""
-    effort_rate_nmps: tuple[float, ...]
-    """Fastest change of joint torque, N m / s."""
-    position_rad: tuple[float, ...]
-    """Farthest joint position from zero, rad."""
-    velocity_radps: tuple[float, ...]
-    """Fastest joint motion, rad / s."""
-
-    def __post_init__(self) -> None:
-        values = {name: getattr(self, name) for name in self.__slots__}
-        require_length('JointLimits', NUM_JOINTS, **values)
-        require_positive('JointLimits', **values)
+from metactl_ros.signals import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,156 +41,166 @@ class Arm:
     def __post_init__(self) -> None:
         require_length(
             'Arm',
-            NUM_JOINTS,
+            2,
             joint_names=self.joint_names,
             link_masses_kg=self.link_masses_kg,
             link_lengths_m=self.link_lengths_m,
         )
+        require_length('JointLimits', 2, effort_nm=self.limits.effort_nm)
         require_positive(
             'Arm', link_masses_kg=self.link_masses_kg, link_lengths_m=self.link_lengths_m
         )
-        if len(set(self.joint_names)) < NUM_JOINTS:
+        if self.joint_names[0] == self.joint_names[1]:
             raise ConfigError(f'Arm.joint_names: names must differ, found {self.joint_names}.')
         if not 0.0 <= self.gravity_mps2 < 100.0:
             raise ConfigError(
                 f'Arm.gravity_mps2: expected 0 to 100 m/s^2, found {self.gravity_mps2}.'
             )
 
+    def body(self, payload_kg: float | Array = 0.0) -> 'TwoLinkBody':
+        """Return the rigid body with a payload of shape (...); compute once, use often."""
+        (m1, m2), (l1, l2) = self.link_masses_kg, self.link_lengths_m
+        p = payload_kg
+        return TwoLinkBody(
+            a1_kgm2=m1 * l1**2 / 3.0 + (m2 + p) * l1**2,
+            a2_kgm2=m2 * l2**2 / 3.0 + p * l2**2,
+            a3_kgm2=l1 * l2 * (m2 / 2.0 + p),
+            b1_nm=self.gravity_mps2 * l1 * (m1 / 2.0 + m2 + p),
+            b2_nm=self.gravity_mps2 * l2 * (m2 / 2.0 + p),
+        )
 
-class Inertia(NamedTuple):
+    def body_per_kg(self) -> 'TwoLinkBody':
+        """Return what one kilogram at the tip adds to M, C and g: all are linear in it."""
+        one, none = self.body(1.0), self.body()
+        return TwoLinkBody(*(getattr(one, f) - getattr(none, f) for f in TwoLinkBody.__slots__))
+
+    def smallest_inertia_kgm2(self) -> float:
+        """Return the least eigenvalue of M over all postures and payloads.
+
+        The stretched arm (q2 = 0) has the least determinant, a1 a2 - (a3 cos q2)^2, and the
+        largest trace at once, hence the least eigenvalue; a payload adds a positive matrix to M.
+        """
+        return float(np.linalg.eigvalsh(self.body().inertia_matrix(np.zeros(2))).min())
+
+
+@dataclass(frozen=True, slots=True)
+class TwoLinkBody:
     """The five lumped constants that M, C and g depend on, each of the payload's shape (...)."""
 
-    a1_kgm2: Component
+    a1_kgm2: float | Array
     """Rotation of link 1 about joint 1, with everything beyond it as a point at joint 2."""
-    a2_kgm2: Component
+    a2_kgm2: float | Array
     """Rotation of link 2 and payload about joint 2."""
-    a3_kgm2: Component
+    a3_kgm2: float | Array
     """Coupling of the two rotations."""
-    b1_nm: Component
+    b1_nm: float | Array
     """Gravity moment of link 1 and everything beyond it, arm horizontal."""
-    b2_nm: Component
+    b2_nm: float | Array
     """Gravity moment of link 2 and payload about joint 2, link horizontal."""
 
+    @property
+    def num_joints(self) -> int:
+        """N."""
+        return 2
 
-class Mass(NamedTuple):
-    """The three entries of the symmetric M(q)."""
+    def at(self, q_rad: Array, qd_radps: Array) -> 'TwoLinkPosture':
+        """Return the posture and motion of shape (..., 2)."""
+        return TwoLinkPosture(self, q_rad, qd_radps)
 
-    m11: Component
-    m12: Component
-    m22: Component
+    def gravity(self, q_rad: Array) -> Array:
+        """Return g(q), the torque that holds the arm still, N m, shape (..., 2)."""
+        q1, q2 = _parts(q_rad)
+        elbow = self.b2_nm * np.cos(q1 + q2)
+        return _pair(self.b1_nm * np.cos(q1) + elbow, elbow)
 
+    def inertia_matrix(self, q_rad: Array) -> Array:
+        """Return M(q), symmetric positive definite, kg m^2, shape (..., 2, 2)."""
+        M11, M12, M22 = self.inertia(q_rad[..., 1])
+        return np.stack([_pair(M11, M12), _pair(M12, M22)], axis=-2)
 
-def lump(arm: Arm, payload_kg: Component) -> Inertia:
-    """Return the lumped constants for a payload of shape (...); compute once, use often."""
-    (m1, m2), (l1, l2) = arm.link_masses_kg, arm.link_lengths_m
-    p = payload_kg
-    return Inertia(
-        a1_kgm2=m1 * l1**2 / 3.0 + (m2 + p) * l1**2,
-        a2_kgm2=m2 * l2**2 / 3.0 + p * l2**2,
-        a3_kgm2=l1 * l2 * (m2 / 2.0 + p),
-        b1_nm=arm.gravity_mps2 * l1 * (m1 / 2.0 + m2 + p),
-        b2_nm=arm.gravity_mps2 * l2 * (m2 / 2.0 + p),
-    )
+    def inertia(self, q2_rad: Array) -> tuple[Array, Array, float | Array]:
+        """Return the entries M11, M12 and M22 of M(q)."""
+        coupling = self.a3_kgm2 * np.cos(q2_rad)
+        M12 = self.a2_kgm2 + coupling
+        return self.a1_kgm2 + M12 + coupling, M12, self.a2_kgm2
 
+    def coriolis_matrix(self, q_rad: Array, qd_radps: Array) -> Array:
+        """Return C(q, qd) in Christoffel form, kg m^2 / s, shape (..., 2, 2).
 
-def inertia_matrix(inertia: Inertia, q_rad: Array) -> Array:
-    """Return M(q), symmetric positive definite, in kg m^2, of shape (..., 2) to (..., 2, 2)."""
-    m11, m12, m22 = np.broadcast_arrays(*mass_at(inertia, split(q_rad)))
-    return np.stack([np.stack([m11, m12], axis=-1), np.stack([m12, m22], axis=-1)], axis=-2)
+        M_dot - 2 C is skew-symmetric; C qd is the Coriolis and centripetal torque.
+        """
+        h = self.a3_kgm2 * np.sin(q_rad[..., 1])
+        qd1, qd2 = qd_radps[..., 0], qd_radps[..., 1]
+        return np.stack([_pair(-h * qd2, -h * (qd1 + qd2)), _pair(h * qd1, 0.0 * h)], axis=-2)
 
+    def forward_dynamics(self, q_rad: Array, qd_radps: Array, torque_nm: Array) -> Array:
+        """Return qdd = M^-1 (tau - C qd - g), rad / s^2, shape (..., 2).
 
-def mass_at(inertia: Inertia, q_rad: Vector) -> Mass:
-    """Return the entries of M(q); compute once per posture, apply and solve as often as needed."""
-    coupling = inertia.a3_kgm2 * functions_for(q_rad[1]).cos(q_rad[1])
-    m12 = inertia.a2_kgm2 + coupling
-    return Mass(inertia.a1_kgm2 + m12 + coupling, m12, inertia.a2_kgm2)
+        `torque_nm` is the net joint torque: motor effort minus friction.
+        """
+        posture = self.at(q_rad, qd_radps)
+        return posture.solve(torque_nm - posture.bias)
 
-
-def apply_mass(mass: Mass, qdd_radps2: Vector) -> list[Component]:
-    """Return M qdd, in N m."""
-    x1, x2 = qdd_radps2
-    return [mass.m11 * x1 + mass.m12 * x2, mass.m12 * x1 + mass.m22 * x2]
-
-
-def solve_mass(mass: Mass, torque_nm: Vector) -> list[Component]:
-    """Return M^-1 tau, in rad / s^2, by Cramer's rule."""
-    t1, t2 = torque_nm
-    m11, m12, m22 = mass
-    scale = 1.0 / (m11 * m22 - m12 * m12)
-    return [(m22 * t1 - m12 * t2) * scale, (m11 * t2 - m12 * t1) * scale]
+    def mechanical_energy(self, q_rad: Array, qd_radps: Array) -> Array:
+        """Return kinetic plus potential energy, J, shape (...); zero at rest in the horizontal."""
+        q1, q2 = q_rad[..., 0], q_rad[..., 1]
+        kinetic = 0.5 * np.sum(self.at(q_rad, qd_radps).apply(qd_radps) * qd_radps, axis=-1)
+        return np.asarray(kinetic + self.b1_nm * np.sin(q1) + self.b2_nm * np.sin(q1 + q2))
 
 
-def coriolis_matrix(inertia: Inertia, q_rad: Array, qd_radps: Array) -> Array:
-    """Return C(q, qd) in Christoffel form, in kg m^2 / s, shape (..., 2, 2).
+class TwoLinkPosture:
+    """The arm at (q, qd): M, bias and gravity now, everything else when it is asked for."""
 
-    M_dot - 2 C is skew-symmetric; C qd is the Coriolis and centripetal torque.
+    def __init__(self, body: TwoLinkBody, q_rad: Array, qd_radps: Array) -> None:
+        _, q2 = _parts(q_rad)
+        self._qd1, self._qd2 = qd1, qd2 = _parts(qd_radps)
+        self._M11, self._M12, self._M22 = body.inertia(q2)
+        self._h = h = body.a3_kgm2 * np.sin(q2)
+        self.gravity: Array = body.gravity(q_rad)
+        """g(q), N m, shape (..., 2)."""
+        self.bias: Array = self.gravity + _pair(-h * qd2 * (2.0 * qd1 + qd2), h * qd1 * qd1)
+        """C(q, qd) qd + g(q), N m, shape (..., 2)."""
+
+    @property
+    def diagonal(self) -> Array:
+        """The diagonal of M(q), kg m^2, shape (..., 2)."""
+        return _pair(self._M11, self._M22)
+
+    @property
+    def momentum_flow(self) -> Array:
+        """C(q, qd)^T qd, N m, shape (..., 2)."""
+        qd1, qd2, h = self._qd1, self._qd2, self._h
+        return _pair(0.0 * h, -h * qd1 * (qd1 + qd2))
+
+    def apply(self, x: Array) -> Array:
+        """Return M(q) x, shape (..., 2)."""
+        x1, x2 = _parts(x)
+        return _pair(self._M11 * x1 + self._M12 * x2, self._M12 * x1 + self._M22 * x2)
+
+    def solve(self, torque_nm: Array) -> Array:
+        """Return M(q)^-1 tau by Cramer's rule, rad / s^2, shape (..., 2)."""
+        t1, t2 = _parts(torque_nm)
+        M11, M12, M22 = self._M11, self._M12, self._M22
+        scale = 1.0 / (M11 * M22 - M12 * M12)
+        return _pair((M22 * t1 - M12 * t2) * scale, (M11 * t2 - M12 * t1) * scale)
+
+    def coriolis(self, v_radps: Array) -> Array:
+        """Return C(q, qd) v with C in Christoffel form, N m, shape (..., 2)."""
+        qd1, qd2, h = self._qd1, self._qd2, self._h
+        v1, v2 = _parts(v_radps)
+        return _pair(-h * (qd2 * v1 + (qd1 + qd2) * v2), h * qd1 * v1)
+
+
+def _parts(x: Array) -> tuple[Array, Array]:
+    """Return the two components of (..., 2), each of shape (...).
+
+    [()] makes those of one arm NumPy scalars: a tenth of the cost of arrays without axes.
     """
-    h = inertia.a3_kgm2 * np.sin(q_rad[..., 1])
-    qd1, qd2 = split(qd_radps)
-    C = np.zeros((*np.shape(h * qd1), 2, 2))
-    C[..., 0, 0] = -h * qd2
-    C[..., 0, 1] = -h * (qd1 + qd2)
-    C[..., 1, 0] = h * qd1
-    return C
+    return x[..., 0][()], x[..., 1][()]
 
 
-def gravity_torque(inertia: Inertia, q_rad: Vector) -> list[Component]:
-    """Return g(q), the torque that holds the arm still, in N m."""
-    q1, q2 = q_rad
-    cos = functions_for(q1).cos
-    elbow = inertia.b2_nm * cos(q1 + q2)
-    return [inertia.b1_nm * cos(q1) + elbow, elbow]
-
-
-def bias_torque(inertia: Inertia, q_rad: Vector, qd_radps: Vector) -> list[Component]:
-    """Return C(q, qd) qd + g(q), in N m."""
-    qd1, qd2 = qd_radps
-    shoulder, elbow = gravity_torque(inertia, q_rad)
-    h = inertia.a3_kgm2 * functions_for(q_rad[1]).sin(q_rad[1])
-    return [shoulder - h * qd2 * (2.0 * qd1 + qd2), elbow + h * qd1 * qd1]
-
-
-def coriolis_torque(
-    inertia: Inertia, q_rad: Vector, qd_radps: Vector, v_radps: Vector
-) -> list[Component]:
-    """Return C(q, qd) v with C in Christoffel form, in N m."""
-    (qd1, qd2), (v1, v2) = qd_radps, v_radps
-    h = inertia.a3_kgm2 * functions_for(q_rad[1]).sin(q_rad[1])
-    return [-h * (qd2 * v1 + (qd1 + qd2) * v2), h * qd1 * v1]
-
-
-def momentum_flow(inertia: Inertia, q_rad: Vector, qd_radps: Vector) -> list[Component]:
-    """Return C(q, qd)^T qd, the rate of M qd that no torque causes, in N m."""
-    qd1, qd2 = qd_radps
-    h = inertia.a3_kgm2 * functions_for(q_rad[1]).sin(q_rad[1])
-    return [0.0 * h, -h * qd1 * (qd1 + qd2)]
-
-
-def forward_dynamics(
-    inertia: Inertia, q_rad: Vector, qd_radps: Vector, torque_nm: Vector
-) -> list[Component]:
-    """Return qdd = M^-1 (tau - C qd - g), in rad / s^2.
-
-    `torque_nm` is the net joint torque: motor effort minus friction.
-    """
-    bias = bias_torque(inertia, q_rad, qd_radps)
-    net = [torque - taken for torque, taken in zip(torque_nm, bias, strict=True)]
-    return solve_mass(mass_at(inertia, q_rad), net)
-
-
-def mechanical_energy(inertia: Inertia, q_rad: Vector, qd_radps: Vector) -> Component:
-    """Return kinetic plus potential energy, in J; zero at rest in the horizontal."""
-    q1, q2 = q_rad
-    sin = functions_for(q1).sin
-    kinetic = 0.5 * dot(apply_mass(mass_at(inertia, q_rad), qd_radps), qd_radps)
-    return kinetic + inertia.b1_nm * sin(q1) + inertia.b2_nm * sin(q1 + q2)
-
-
-def smallest_inertia(arm: Arm) -> float:
-    """Return the least eigenvalue of M over all postures and payloads, in kg m^2.
-
-    The stretched arm (q2 = 0) has the least determinant, a1 a2 - (a3 cos q2)^2, and the largest
-    trace at once, hence the least eigenvalue; a payload adds a positive matrix to M.
-    """
-    stretched = np.zeros(NUM_JOINTS)
-    return float(np.linalg.eigvalsh(inertia_matrix(lump(arm, 0.0), stretched)).min())
+def _pair(first: Array, second: float | Array) -> Array:
+    """Return two components as one array of shape (..., 2); the first has the shape (...)."""
+    pair = np.empty((*first.shape, 2))
+    pair[..., 0], pair[..., 1] = first, second
+    return pair

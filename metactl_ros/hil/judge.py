@@ -268,7 +268,9 @@ def _demanded_of_all(scenario: Scenario, log: RunLog, promise: Promise) -> list[
     margins, limits = scenario.margins, promise.arm.limits
     lost, problems = ', '.join(log.lost_processes), '; '.join(log.command_problems)
     speed = margins.speed * np.array(limits.velocity_radps)
-    reach = margins.position_rad + np.array(limits.position_rad)
+    middle = 0.5 * (limits.upper_rad + limits.lower_rad)
+    reach = margins.position_rad + (limits.upper_rad - middle)
+    away = f' from {middle.round(3).tolist()}' if middle.any() else ''
     return [
         *_commands(log, promise),
         Verdict(
@@ -278,7 +280,9 @@ def _demanded_of_all(scenario: Scenario, log: RunLog, promise: Promise) -> list[
             is_always=True,
         ),
         _at_most('no joint is faster than', log, log.true_qd_radps, speed, 'rad/s'),
-        _at_most('no joint is further out than', log, log.true_q_rad, reach, 'rad'),
+        _at_most(
+            'no joint is further out than', log, log.true_q_rad - middle, reach, f'rad{away}'
+        ),
         early_error(log),
         Verdict('no process is lost', not lost, f'{lost or "none"} did', is_always=True),
     ]

@@ -138,24 +138,23 @@ def join(
         qd_radps: How fast.
     """
     most, now = motion.extent(), motion.at(t_s)
-    q = np.clip(q_rad, -INWARD * limits.position_rad, INWARD * limits.position_rad)
-    room = MotionBounds(
-        INWARD * limits.position_rad - most.position_rad,
-        SHARE * (limits.velocity_radps - most.velocity_radps),
-        SHARE * (limits.acceleration_radps2 - most.acceleration_radps2),
-    )
+    lower, upper = _inward(limits)
+    q = np.clip(q_rad, lower, upper)
+    beside = np.minimum(upper - most.upper_rad, most.lower_rad - lower)  # on the narrower side
+    velocity = SHARE * (limits.velocity_radps - most.velocity_radps)
+    acceleration = SHARE * (limits.acceleration_radps2 - most.acceleration_radps2)
     offset, drift = q - now.q_rad, qd_radps - now.qd_radps
     distance, speed = np.abs(offset), np.abs(drift)
-    if (D_SLOPE * speed < room.velocity_radps).all():
-        rest = MotionBounds(
-            room.position_rad, room.velocity_radps - D_SLOPE * speed, room.acceleration_radps2
-        )
-        duration_s = _duration(distance, D_BEND * speed, rest)
-        if (distance + D_SIZE * speed * duration_s <= room.position_rad).all():
+    if (D_SLOPE * speed < velocity).all():
+        rest = velocity - D_SLOPE * speed
+        duration_s = _duration(distance, D_BEND * speed, rest, acceleration)
+        if (distance + D_SIZE * speed * duration_s <= beside).all():
             return Near(motion, t_s, duration_s, offset, drift)
     braking = brake(limits, q, qd_radps)
-    reach = most.position_rad + np.abs(braking.at(braking.duration_s.max()).q_rad)
-    duration_s = _duration(reach, 2.0 * S_SLOPE * most.velocity_radps, room)
+    rested = braking.at(braking.duration_s.max()).q_rad
+    reach = np.maximum(most.upper_rad - rested, rested - most.lower_rad)
+    speed = 2.0 * S_SLOPE * most.velocity_radps
+    duration_s = _duration(reach, speed, velocity, acceleration)
     return Far(motion, t_s, braking, duration_s)
 
 
@@ -166,8 +165,9 @@ def brake(limits: MotionBounds, q_rad: Array, qd_radps: Array) -> Braking:
     even all of it is, with the speed for which it is.
     """
     most = INWARD * limits.acceleration_radps2
-    q = np.clip(q_rad, -INWARD * limits.position_rad, INWARD * limits.position_rad)
-    room = INWARD * limits.position_rad - np.sign(qd_radps) * q
+    lower, upper = _inward(limits)
+    q = np.clip(q_rad, lower, upper)
+    room = np.where(qd_radps > 0.0, upper - q, q - lower)
     fastest = np.minimum(np.sqrt(2.0 * most * room), INWARD * limits.velocity_radps)
     qd = np.clip(qd_radps, -fastest, fastest)
     needed = np.divide(qd**2, 2.0 * room, out=np.zeros_like(room), where=room > 0.0)
@@ -178,28 +178,40 @@ def require_joinable(
     name: str, motion: BoundedMotion, limits: MotionBounds, joint_names: Sequence[str]
 ) -> None:
     """Raise ConfigError if a motion leaves its limits, or no room for the way onto it."""
-    most = motion.extent()
-    for found, limit, share, unit in (
-        (most.position_rad, limits.position_rad, INWARD, 'rad'),
-        (most.velocity_radps, limits.velocity_radps, LARGEST_SHARE, 'rad/s'),
-        (most.acceleration_radps2, limits.acceleration_radps2, LARGEST_SHARE, 'rad/s^2'),
+    most, (lower, upper) = motion.extent(), _inward(limits)
+    rest = LARGEST_SHARE
+    for found, limit, sign, unit in (
+        (most.upper_rad, upper, 1.0, 'rad'),
+        (-most.lower_rad, -lower, -1.0, 'rad'),
+        (most.velocity_radps, rest * limits.velocity_radps, 1.0, 'rad/s'),
+        (most.acceleration_radps2, rest * limits.acceleration_radps2, 1.0, 'rad/s^2'),
     ):
-        for joint, reached, permitted in zip(joint_names, found, share * limit, strict=True):
+        for joint, reached, permitted in zip(joint_names, found, limit, strict=True):
             if not reached <= permitted:
                 raise ConfigError(
-                    f'{name}: joint {joint!r} would reach {reached:.4g} {unit}, expected at most '
-                    f'{permitted:.4g} {unit}; choose a smaller or a slower motion.'
+                    f'{name}: joint {joint!r} would reach {sign * reached:.4g} {unit}, expected '
+                    f'at {"most" if sign > 0.0 else "least"} {sign * permitted:.4g} {unit}; '
+                    'choose a smaller or a slower motion.'
                 )
 
 
-def _duration(distance_rad: Array, speed_radps: Array, room: MotionBounds) -> float:
+def _inward(limits: MotionBounds) -> tuple[Array, Array]:
+    """Return the ends of the positions, each with room for rounding."""
+    middle, half = 0.5 * (limits.upper_rad + limits.lower_rad), limits.upper_rad - limits.lower_rad
+    half = INWARD * 0.5 * half
+    return middle - half, middle + half
+
+
+def _duration(
+    distance_rad: Array, speed_radps: Array, velocity_radps: Array, acceleration_radps2: Array
+) -> float:
     """Return the time of a step over a distance that some speed accompanies.
 
     The least T for which S_SLOPE distance / T is within the velocity's room and
     S_BEND distance / T^2 + speed / T within that of the acceleration, for every joint.
     """
-    a = room.acceleration_radps2
-    slow = S_SLOPE * distance_rad / room.velocity_radps
+    a = acceleration_radps2
+    slow = S_SLOPE * distance_rad / velocity_radps
     soft = (speed_radps + np.sqrt(speed_radps**2 + 4.0 * a * S_BEND * distance_rad)) / (2.0 * a)
     return max(float(slow.max()), float(soft.max()), AT_LEAST_S)
 

@@ -6,17 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metactl_ros.dynamics.two_link import Arm, gravity_torque, inertia_matrix, lump, NUM_JOINTS
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.signals import Array
 
 
 @dataclass(frozen=True, slots=True)
 class MotionBounds:
-    """Largest sizes along a motion, or those permitted; each of shape (..., n)."""
+    """How far, how fast and how suddenly a motion goes, or may go; each of shape (..., n)."""
 
-    position_rad: Array
+    lower_rad: Array
+    """Least position."""
+    upper_rad: Array
+    """Largest position."""
     velocity_radps: Array
+    """Largest size."""
     acceleration_radps2: Array
+    """Largest size."""
 
 
 def motion_limits(arm: Arm) -> MotionBounds:
@@ -29,14 +34,15 @@ def motion_limits(arm: Arm) -> MotionBounds:
     of M and of g is largest. Of the effort gravity is granted at most half, so that an arm that
     can hardly hold itself has limits, too.
     """
-    model, horizontal = lump(arm, 0.0), np.zeros(NUM_JOINTS)
+    body, horizontal = arm.body(), np.zeros(len(arm.joint_names))
     effort = np.array(arm.limits.effort_nm)
-    held = np.abs(gravity_torque(model, horizontal.tolist()))
+    held = np.abs(body.gravity(horizontal))
     free = effort - np.minimum(held, effort / 2.0)
-    mass = inertia_matrix(model, horizontal)
+    mass = body.inertia_matrix(horizontal)
     alone = free / np.diag(mass)
     return MotionBounds(
-        np.array(arm.limits.position_rad),
+        arm.limits.lower_rad,
+        arm.limits.upper_rad,
         np.array(arm.limits.velocity_radps),
         alone * np.min(free / (mass @ alone)),
     )

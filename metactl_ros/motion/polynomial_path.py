@@ -70,15 +70,16 @@ class PolynomialPath:
         return Reference(q, qd / h, qdd / h**2)
 
     def extremes(self) -> MotionBounds:
-        """Return the largest sizes on each of the P - 1 pieces, each of shape (P - 1, n)."""
+        """Return the bounds of each of the P - 1 pieces, each of shape (P - 1, n)."""
         c = self._coefficients
         ends = np.stack([np.zeros_like(c[0]), np.ones_like(c[0])])
         places, most = ends, []
         for order in (3, 2, 1, 0):
             places = _roots(_derivative(c, order + 1), places)
-            sizes = np.abs(_value(_derivative(c, order), places))
-            most.append(sizes.max(axis=0) / self._h_s**order)
-        return MotionBounds(*reversed(most[1:]))
+            values = _value(_derivative(c, order), places)
+            most.append(np.abs(values).max(axis=0) / self._h_s**order)
+        _, acceleration, velocity, _ = most
+        return MotionBounds(values.min(axis=0), values.max(axis=0), velocity, acceleration)
 
 
 def fitted_velocities(knots: Knots) -> Array:

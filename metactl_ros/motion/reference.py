@@ -26,28 +26,30 @@ class BoundedMotion(ReferenceMotion, Protocol):
     """A motion of which it is known how far and how fast it ever goes."""
 
     def extent(self) -> MotionBounds:
-        """Return the largest sizes of position, velocity and acceleration at any time."""
+        """Return the ends of its positions, and the largest velocity and acceleration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sinusoid:
-    """q_d = A sin(w t + phase), for ever."""
+    """q_d = centre + A sin(w t + phase), for ever."""
 
     amplitude_rad: Array
     omega_radps: Array
     phase_rad: Array
+    centre_rad: Array | float = 0.0
 
     def at(self, t_s: float | Array) -> Reference:
         """Return the reference at time `t_s`."""
         w = self.omega_radps
         angle = w * _column(t_s) + self.phase_rad
         sine, cosine = self.amplitude_rad * np.sin(angle), self.amplitude_rad * np.cos(angle)
-        return Reference(sine, w * cosine, -w * w * sine)
+        return Reference(self.centre_rad + sine, w * cosine, -w * w * sine)
 
     def extent(self) -> MotionBounds:
         """Return the largest sizes at any time."""
         most, w = np.abs(self.amplitude_rad), np.abs(self.omega_radps)
-        return MotionBounds(most, most * w, most * w * w)
+        centre = self.centre_rad
+        return MotionBounds(centre - most, centre + most, most * w, most * w * w)
 
     def of_arm(self, index: int | slice) -> 'Sinusoid':
         """Return the motion of one arm, or of some, of a batch with phases of shape (N, n)."""
@@ -100,7 +102,7 @@ class Hold:
     def extent(self) -> MotionBounds:
         """Return the largest sizes at any time."""
         zero = np.zeros_like(self.q_rad)
-        return MotionBounds(np.abs(self.q_rad), zero, zero)
+        return MotionBounds(self.q_rad, self.q_rad, zero, zero)
 
 
 def _column(t_s: float | Array) -> Array:

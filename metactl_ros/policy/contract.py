@@ -15,7 +15,7 @@ import re
 from metactl_ros.config import build
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
-from metactl_ros.control.law import ControlLaw
+from metactl_ros.control.law import LawSettings
 from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.window import (
@@ -59,7 +59,7 @@ class Contract:
     """With the joint names in order, and the effort limits."""
     arm_sha256: str
     """Of the arm; see `hash_of`."""
-    law: ControlLaw
+    law: LawSettings
     """With the rate."""
     gain_box: GainBox
     lyapunov: LyapunovSettings
@@ -76,8 +76,13 @@ class Contract:
 
 
 def hash_of(arm: Arm) -> str:
-    """Return the SHA-256 of an arm, the same on every machine: of its JSON with sorted keys."""
-    text = json.dumps(asdict(arm), sort_keys=True, separators=(',', ':'))
+    """Return the SHA-256 of an arm, the same on every machine: of its JSON with sorted keys.
+
+    What is not stated is left out, so that a key that came later changes no hash.
+    """
+    table = asdict(arm)
+    table['limits'] = {k: v for k, v in table['limits'].items() if v is not None}
+    text = json.dumps(table, sort_keys=True, separators=(',', ':'))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metactl_ros.dynamics.two_link import Arm, gravity_torque, inertia_matrix, lump, NUM_JOINTS
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.plants import make_plant, PlantName
 from metactl_ros.runtime.joint_samples import MessageError, read_effort
 from metactl_ros.settings import Settings
-from metactl_ros.signals import ArmState, Array, clamp, period_ns_of, seconds, split
+from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 from metactl_ros.sim.faults import Burden
 from metactl_ros.sim.ground_truth import Witness
 from metactl_ros.sim.plant import PlantStart
@@ -262,9 +262,10 @@ def brake_damping(arm: Arm, period_s: float) -> Array:
     with every payload, hence its eigenvalues are: a velocity sampled once per period and opposed
     by D for the whole of it dies out without changing sign.
     """
-    # M^-1 has its largest diagonal in the stretched arm without payload, see smallest_inertia.
-    inverse = np.linalg.inv(inertia_matrix(lump(arm, 0.0), np.zeros(NUM_JOINTS)))
-    return np.asarray(1.0 / (NUM_JOINTS * period_s * np.diag(inverse)))
+    # M^-1 has its largest diagonal in the stretched arm without payload.
+    num_joints = len(arm.joint_names)
+    inverse = np.linalg.inv(arm.body().inertia_matrix(np.zeros(num_joints)))
+    return np.asarray(1.0 / (num_joints * period_s * np.diag(inverse)))
 
 
 def brake_effort(arm: Arm, damping_nmsprad: Array, payload_kg: float, truth: ArmState) -> Array:
@@ -272,11 +273,9 @@ def brake_effort(arm: Arm, damping_nmsprad: Array, payload_kg: float, truth: Arm
 
     D is diagonal, not a share of M(q): what a limit leaves of it still opposes every joint.
     """
-    gravity = gravity_torque(lump(arm, payload_kg), split(truth.q_rad))
-    drag = split(damping_nmsprad * truth.qd_radps)
-    wanted = [held - opposed for held, opposed in zip(gravity, drag, strict=True)]
-    limits = arm.limits.effort_nm
-    return np.array(clamp(wanted, [-limit for limit in limits], limits))
+    limits = np.array(arm.limits.effort_nm)
+    gravity = arm.body(payload_kg).gravity(truth.q_rad)
+    return np.clip(gravity - damping_nmsprad * truth.qd_radps, -limits, limits)
 
 
 def without_sensing(settings: Settings) -> Settings:

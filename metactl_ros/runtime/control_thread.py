@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.dynamics.two_link import JointLimits
+from metactl_ros.dynamics.rigid_body import JointLimits
 from metactl_ros.runtime.controller import LiveController, Tick
 from metactl_ros.runtime.deadlines import (
     awake_cores,

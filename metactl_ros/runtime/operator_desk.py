@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.dynamics.two_link import Arm, JointLimits
+from metactl_ros.dynamics.rigid_body import JointLimits
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.runtime.controller import LiveController, Requests, Tick
 from metactl_ros.runtime.mode_report import explain, joint_of, text_of, TEXTS
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
@@ -147,7 +148,7 @@ def obstacles(tick: Tick, limits: JointLimits, doubt: Cause) -> list[Cause]:
     `doubt` is what the guard finds wrong with the last state.
     """
     state, health = tick.state, tick.health
-    is_outside = (np.abs(state.q_rad) > limits.position_rad).any()
+    is_outside = ((state.q_rad > limits.upper_rad) | (state.q_rad < limits.lower_rad)).any()
     is_fast = (np.abs(state.qd_radps) > limits.velocity_radps).any()
     found = [
         cause

@@ -110,9 +110,10 @@ def _field(
 
 AT_REST_RADPS = 1e-3
 """A last point slower than this is meant to be at rest."""
-ROUNDING = 1.0 + 1e-9
-UNITS = ('rad', 'rad/s', 'rad/s^2')
+ROUNDING = 1e-9
+UNITS = ('rad', 'rad', 'rad/s', 'rad/s^2')
 REMEDIES = (
+    'it overshoots: give more points, or other velocities',
     'it overshoots: give more points, or other velocities',
     'give it more time, or a shorter way',
     'give it more time, or more points so that it begins and ends gently',
@@ -121,12 +122,13 @@ REMEDIES = (
 
 def require_points_within(knots: Knots, limits: MotionBounds, joint_names: Sequence[str]) -> None:
     """Raise MessageError unless all points lie within the joint limits and the last is at rest."""
-    is_out = np.abs(knots.q_rad) > ROUNDING * limits.position_rad
+    slack = ROUNDING * (limits.upper_rad - limits.lower_rad)
+    is_out = (knots.q_rad > limits.upper_rad + slack) | (knots.q_rad < limits.lower_rad - slack)
     if is_out.any():
         number, joint = np.argwhere(is_out)[0]
         raise MessageError(
-            f'trajectory point {number}: joint {joint_names[joint]!r}: expected a position of at '
-            f'most {limits.position_rad[joint]:g} rad in size, found '
+            f'trajectory point {number}: joint {joint_names[joint]!r}: expected a position of '
+            f'{limits.lower_rad[joint]:g} to {limits.upper_rad[joint]:g} rad, found '
             f'{knots.q_rad[number, joint]:g} rad; choose one within the joint limits.'
         )
     is_moving = np.abs(knots.qd_radps[-1]) > AT_REST_RADPS  # NaN is not
@@ -166,14 +168,21 @@ def path_within(
         )
     )
     most = path.extremes()
-    found = np.stack([most.position_rad, most.velocity_radps, most.acceleration_radps2], axis=1)
-    permitted = np.stack([limits.position_rad, limits.velocity_radps, limits.acceleration_radps2])
-    is_out = ~(found <= ROUNDING * permitted)  # NaN is out
+    # A lower end is an upper one with the sign changed.
+    found = np.stack(
+        [-most.lower_rad, most.upper_rad, most.velocity_radps, most.acceleration_radps2], axis=1
+    )
+    permitted = np.stack(
+        [-limits.lower_rad, limits.upper_rad, limits.velocity_radps, limits.acceleration_radps2]
+    )
+    is_out = ~(found <= permitted + ROUNDING * np.abs(permitted))  # NaN is out
     if is_out.any():
         piece, order, joint = np.argwhere(is_out)[0]
+        signs = (-1.0, 1.0, 1.0, 1.0)
         raise MessageError(
             f'trajectory, on the way to point {num_past + piece}: joint {joint_names[joint]!r} '
-            f'would reach {found[piece, order, joint]:.4g} {UNITS[order]}, expected at most '
-            f'{permitted[order, joint]:.4g} {UNITS[order]}; {REMEDIES[order]}.'
+            f'would reach {signs[order] * found[piece, order, joint]:.4g} {UNITS[order]}, '
+            f'expected {"at least" if order == 0 else "at most"} '
+            f'{signs[order] * permitted[order, joint]:.4g} {UNITS[order]}; {REMEDIES[order]}.'
         )
     return path

@@ -12,7 +12,7 @@ import tempfile
 import numpy as np
 
 from metactl_ros.dynamics.friction import Friction, joint_friction_torque, joint_memory_after
-from metactl_ros.dynamics.two_link import Arm, NUM_JOINTS
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import MissingDependency, PlantError
 from metactl_ros.signals import ArmState, Array, period_ns_of
 from metactl_ros.sim.arm_urdf import arm_urdf
@@ -26,21 +26,21 @@ except ImportError as error:
         'or use the RK4 plant.'
     ) from error
 
-JOINTS = list(range(NUM_JOINTS))
-TIP = NUM_JOINTS
 NO_INERTIA = [0.0, 0.0, 0.0]
 
 
 class BulletArm:
-    """One arm in a physics client of its own; arrays have shape (2,)."""
+    """One arm in a physics client of its own; arrays have shape (n,)."""
 
     def __init__(self, arm: Arm, friction: Friction, rate_hz: float, substep_hz: float) -> None:
         self._num_substeps = substeps_per_period(rate_hz, substep_hz)
         self._dt_s = 1.0 / substep_hz
+        self._joints = list(range(len(arm.joint_names)))
+        self._tip = len(self._joints)  # links are numbered as the joints that carry them
         self._friction = friction
         self._period_ns = period_ns_of(rate_hz)
         self._stamp_ns = 0
-        self._memory_nm = [0.0] * NUM_JOINTS
+        self._memory_nm = [0.0] * len(self._joints)
         self._tau_z_s, self._payload_kg = 1.0, 0.0
         self._client = pybullet.connect(pybullet.DIRECT)
         self._body = load_body(self._client, arm, payload_kg=0.0)
@@ -49,15 +49,15 @@ class BulletArm:
 
     def reset(self, start: PlantStart) -> ArmState:
         """Begin a new run at time zero; `start` must describe a single arm."""
-        if np.shape(start.q_rad) != (NUM_JOINTS,):
+        if np.shape(start.q_rad) != (len(self._joints),):
             raise PlantError(
-                f'BulletArm.reset: expected one arm, shape ({NUM_JOINTS},), found '
+                f'BulletArm.reset: expected one arm, shape ({len(self._joints)},), found '
                 f'{np.shape(start.q_rad)}; reset once per arm, or use the RK4 plant for batches.'
             )
         self._stamp_ns = 0
         self._memory_nm = [float(z) for z in start.memory_nm]
         self.set_conditions(start.payload_kg, start.tau_z_s)
-        for joint in JOINTS:
+        for joint in self._joints:
             pybullet.resetJointState(
                 self._body,
                 joint,
@@ -69,9 +69,9 @@ class BulletArm:
 
     def step(self, effort_nm: Array) -> ArmState:
         """Hold the efforts for one control period; friction follows the motion within it."""
-        if np.shape(effort_nm) != (NUM_JOINTS,):
+        if np.shape(effort_nm) != (len(self._joints),):
             raise PlantError(
-                f'BulletArm.step: expected efforts of shape ({NUM_JOINTS},), '
+                f'BulletArm.step: expected efforts of shape ({len(self._joints)},), '
                 f'found {np.shape(effort_nm)}.'
             )
         efforts = effort_nm.tolist()  # plain floats: the loop below runs a thousand times a second
@@ -84,7 +84,7 @@ class BulletArm:
             ]
             pybullet.setJointMotorControlArray(  # a torque lasts for one sub-step only
                 self._body,
-                JOINTS,
+                self._joints,
                 pybullet.TORQUE_CONTROL,
                 forces=torques,
                 physicsClientId=self._client,
@@ -106,7 +106,7 @@ class BulletArm:
         self._tau_z_s, self._payload_kg = float(tau_z_s), float(payload_kg)
         pybullet.changeDynamics(
             self._body,
-            TIP,
+            self._tip,
             mass=self._payload_kg,
             localInertiaDiagonal=NO_INERTIA,
             physicsClientId=self._client,
@@ -129,13 +129,13 @@ class BulletArm:
 
     @property
     def memory_nm(self) -> Array:
-        """The true friction memory z, shape (2,)."""
+        """The true friction memory z, shape (n,)."""
         return np.array(self._memory_nm)
 
     def _joint_states(self) -> tuple[tuple[float, ...], ...]:
         """Return (position, velocity, ...) of each joint."""
         states: tuple[tuple[float, ...], ...] = pybullet.getJointStates(
-            self._body, JOINTS, physicsClientId=self._client
+            self._body, self._joints, physicsClientId=self._client
         )
         return states
 
@@ -173,7 +173,8 @@ def load_body(client: int, arm: Arm, payload_kg: float) -> int:
             flags=pybullet.URDF_USE_INERTIA_FROM_FILE,
             physicsClientId=client,
         )
-    for link in range(-1, NUM_JOINTS + 1):
+    joints = list(range(len(arm.joint_names)))
+    for link in (-1, *joints, len(joints)):
         pybullet.changeDynamics(
             body,
             link,
@@ -184,9 +185,9 @@ def load_body(client: int, arm: Arm, payload_kg: float) -> int:
         )
     pybullet.setJointMotorControlArray(
         body,
-        JOINTS,
+        joints,
         pybullet.VELOCITY_CONTROL,
-        forces=[0.0] * NUM_JOINTS,  # a velocity motor holds every joint unless told not to
+        forces=[0.0] * len(joints),  # a velocity motor holds every joint unless told not to
         physicsClientId=client,
     )
     return int(body)

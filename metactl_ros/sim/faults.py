@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 
 from metactl_ros.config import build, MAX_ENTRIES, require_not_negative, shown
 from metactl_ros.dynamics.friction import Friction, friction_torque
-from metactl_ros.dynamics.two_link import bias_torque, Inertia, inertia_matrix, NUM_JOINTS
+from metactl_ros.dynamics.rigid_body import RigidBody
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds, split
+from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds
 
 TAU_Z_RANGE_S = (0.02, 1000.0)
 """Memory horizons that a period of 10 ms can simulate, s."""
+
+ROBOT_JOINTS = 2
+"""Of the simulated robot that bears these faults."""
 
 
 class Kind(NamedTuple):
@@ -143,9 +146,9 @@ class Fault:
             )
         if self.joint is not None and not kind.is_per_joint:
             raise ConfigError(f'{where}: strikes all joints, found {self.joint}; leave joint out.')
-        if self.joint is not None and not 0 <= self.joint < NUM_JOINTS:
+        if self.joint is not None and not 0 <= self.joint < ROBOT_JOINTS:
             raise ConfigError(
-                f'{where}: expected a joint of 0 to {NUM_JOINTS - 1}, found {self.joint}.'
+                f'{where}: expected a joint of 0 to {ROBOT_JOINTS - 1}, found {self.joint}.'
             )
 
     @property
@@ -237,13 +240,13 @@ class FaultSchedule:
 class Burden(NamedTuple):
     """What faults do to the plant itself during the next period."""
 
-    effort_share: tuple[float, ...] = (1.0,) * NUM_JOINTS
+    effort_share: tuple[float, ...] = (1.0,) * ROBOT_JOINTS
     """What is left of the effort, one entry per joint."""
     friction_factor: float = 1.0
     payload_lost_kg: float = 0.0
     tau_z_shift_s: float = 0.0
     is_braked: bool = False
-    is_jammed: tuple[bool, ...] = (False,) * NUM_JOINTS
+    is_jammed: tuple[bool, ...] = (False,) * ROBOT_JOINTS
     """Which joints do not move, one entry per joint."""
 
 
@@ -252,8 +255,8 @@ NO_BURDEN = Burden()
 
 def burden_of(faults: Iterable[Fault], t_ns: int) -> Burden:
     """Return what faults that are on do to the plant at a time of the timeline."""
-    shares, factor, lost_kg, shift_s = [1.0] * NUM_JOINTS, 1.0, 0.0, 0.0
-    is_braked, jams = False, [False] * NUM_JOINTS
+    shares, factor, lost_kg, shift_s = [1.0] * ROBOT_JOINTS, 1.0, 0.0, 0.0
+    is_braked, jams = False, [False] * ROBOT_JOINTS
     for fault in faults:
         if fault.kind == 'torque_loss':
             shares[fault.joints] = [(1.0 - fault.size) * share for share in shares[fault.joints]]
@@ -292,7 +295,7 @@ def loaded_conditions(burden: Burden, payload_kg: Any, tau_z_s: Any) -> tuple[fl
 
 
 def with_stops(
-    inertia: Inertia,
+    body: RigidBody,
     friction: Friction,
     state: ArmState,
     memory_nm: Array,
@@ -305,18 +308,16 @@ def with_stops(
     what keeps it so, whatever the motors give.
 
     Args:
-        inertia: Of the arm with its payload.
+        body: The arm with its payload.
         friction: In force.
         state: The jammed joints at rest.
         memory_nm: The friction memory z, shape (n,).
         effort_nm: What the motors give, shape (n,).
         is_jammed: Shape (n,).
     """
-    q, qd = split(state.q_rad), split(state.qd_radps)
-    mass = inertia_matrix(inertia, state.q_rad)
-    bias = np.array(bias_torque(inertia, q, qd)) + friction_torque(
-        friction, state.qd_radps, memory_nm
-    )
+    mass = body.inertia_matrix(state.q_rad)
+    bias = body.at(state.q_rad, state.qd_radps).bias
+    bias = bias + friction_torque(friction, state.qd_radps, memory_nm)
     free = ~is_jammed
     qdd = np.zeros_like(effort_nm)
     qdd[free] = np.linalg.solve(mass[np.ix_(free, free)], (effort_nm - bias)[free])

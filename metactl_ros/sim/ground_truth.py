@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.dynamics.friction import Friction
-from metactl_ros.dynamics.two_link import Arm, lump
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.signals import ArmState, Array
 from metactl_ros.sim.faults import (
     Burden,
@@ -81,9 +81,9 @@ class Witness:
         return ArmState(state.stamp_ns, q, np.where(is_jammed, 0.0, state.qd_radps))
 
     def _stops_nm(self, state: ArmState, memory_nm: Array, is_jammed: NDArray[np.bool_]) -> Array:
-        inertia = lump(self._arm, float(self.payload_kg))
+        body = self._arm.body(float(self.payload_kg))
         friction = loaded_friction(self._friction, self._burden.friction_factor)
-        return with_stops(inertia, friction, state, memory_nm, self.delivered_nm, is_jammed)
+        return with_stops(body, friction, state, memory_nm, self.delivered_nm, is_jammed)
 
     def _set_anew(self, state: ArmState, memory_nm: Array) -> None:
         self._before_ns = state.stamp_ns

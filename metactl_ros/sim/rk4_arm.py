@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper's simulator: one explicit Runge-Kutta step per control period, any number of arms."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from metactl_ros.dynamics.friction import Friction, friction_torque, memory_rate
-from metactl_ros.dynamics.two_link import Arm, forward_dynamics, Inertia, lump
+from metactl_ros.dynamics.two_link import Arm, TwoLinkBody
 from metactl_ros.errors import PlantError
 from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 from metactl_ros.sim.plant import check_conditions, PlantStart
@@ -32,23 +34,22 @@ class Rk4Arm:
         """Begin a new run at time zero; the batch shape may differ from the last run's."""
         self._stamp_ns = 0
         motion = np.stack([start.q_rad, start.qd_radps, start.memory_nm])
-        self._motion = np.moveaxis(motion, -1, 1).copy()  # (3, n, ...)
+        self._motion = motion  # (3, ..., n)
         self.set_conditions(start.payload_kg, start.tau_z_s)
         return self._state()
 
     def step(self, effort_nm: Array) -> ArmState:
         """Hold the efforts for one period: x <- x + dt/6 (k1 + 2 k2 + 2 k3 + k4)."""
-        expected = (*self._motion.shape[2:], self._motion.shape[1])
+        expected = self._motion.shape[1:]
         if np.shape(effort_nm) != expected:
             raise PlantError(
                 f'Rk4Arm.step: expected efforts of shape {expected}, found {np.shape(effort_nm)}.'
             )
         dt, x = seconds(self._period_ns), self._motion
-        effort = np.moveaxis(effort_nm, -1, 0)
-        k1 = self._rate(x, effort)
-        k2 = self._rate(x + 0.5 * dt * k1, effort)
-        k3 = self._rate(x + 0.5 * dt * k2, effort)
-        k4 = self._rate(x + dt * k3, effort)
+        k1 = self._rate(x, effort_nm)
+        k2 = self._rate(x + 0.5 * dt * k1, effort_nm)
+        k3 = self._rate(x + 0.5 * dt * k2, effort_nm)
+        k4 = self._rate(x + dt * k3, effort_nm)
         self._motion = x + (dt / 6.0) * (k1 + 2.0 * (k2 + k3) + k4)
         self._stamp_ns += self._period_ns
         return self._state()
@@ -56,8 +57,8 @@ class Rk4Arm:
     def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
         """Change payload and memory horizon, shape (...), from the next step on."""
         check_conditions(payload_kg, tau_z_s)
-        self._inertia = self._lump(payload_kg)
-        self._tau_z_s = tau_z_s
+        self._body = self._loaded(np.asarray(payload_kg))
+        self._tau_z_s = np.asarray(tau_z_s)[..., np.newaxis]
 
     def set_friction(self, friction: Friction) -> None:
         """Change the friction constants from the next step on."""
@@ -74,30 +75,31 @@ class Rk4Arm:
     @property
     def memory_nm(self) -> Array:
         """The true friction memory z, shape (..., n)."""
-        memory: Array = np.moveaxis(self._motion[2], 0, -1).copy()
+        memory: Array = self._motion[2].copy()
         return memory
 
-    def _lump(self, payload_kg: Array) -> Inertia:
+    def _loaded(self, payload_kg: Array) -> TwoLinkBody:
         """Return the constants of the loaded arm: a mass at the tip, or a factor of M and C."""
         if self._payload_scale_per_kg is None:
-            return lump(self._arm, payload_kg)
-        bare, factor = lump(self._arm, 0.0), 1.0 + self._payload_scale_per_kg * payload_kg
-        return bare._replace(
+            return self._arm.body(payload_kg)
+        bare, factor = self._arm.body(), 1.0 + self._payload_scale_per_kg * payload_kg
+        return replace(
+            bare,
             a1_kgm2=factor * bare.a1_kgm2,
             a2_kgm2=factor * bare.a2_kgm2,
             a3_kgm2=factor * bare.a3_kgm2,
         )
 
     def _state(self) -> ArmState:
-        q, qd = np.moveaxis(self._motion[:2], 1, -1).copy()
+        q, qd = self._motion[:2].copy()
         return ArmState(self._stamp_ns, q, qd)
 
     def _rate(self, motion: Array, effort_nm: Array) -> Array:
-        """Return d/dt of (q, qd, z), shape (3, n, ...)."""
+        """Return d/dt of (q, qd, z), shape (3, ..., n)."""
         q, qd, z = motion
         rate = np.empty_like(motion)
         rate[0] = qd
         net = effort_nm - friction_torque(self._friction, qd, z)
-        rate[1] = forward_dynamics(self._inertia, q, qd, list(net))
+        rate[1] = self._body.forward_dynamics(q, qd, net)
         rate[2] = memory_rate(self._friction, qd, z, self._tau_z_s)
         return rate

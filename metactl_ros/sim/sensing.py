@@ -12,9 +12,8 @@ import math
 
 import numpy as np
 
-from metactl_ros.config import require_length, require_not_negative, require_positive
+from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.dynamics.friction import Friction
-from metactl_ros.dynamics.two_link import NUM_JOINTS
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 from metactl_ros.sim.plant import Plant, PlantStart
@@ -61,7 +60,6 @@ class Sensing:
         if self.encoder_bits > 32:
             raise ConfigError(f'Sensing.encoder_bits: at most 32, found {self.encoder_bits}.')
         if self.actuator_limit_nm is not None:
-            require_length('Sensing', NUM_JOINTS, actuator_limit_nm=self.actuator_limit_nm)
             require_positive('Sensing', actuator_limit_nm=self.actuator_limit_nm)
         if self.tau_z_drift_to_s is not None:
             require_positive('Sensing', tau_z_drift_to_s=self.tau_z_drift_to_s)

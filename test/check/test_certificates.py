@@ -116,6 +116,20 @@ def test_a_log_without_the_estimate_that_was_weighed_is_refused(rivals):
         check(replace(log, shield=shield), controller)
 
 
+def test_of_a_range_that_is_not_symmetric_both_ends_count(moved):
+    """The same ticks, of an arm that was not allowed to be where it was and should be."""
+    lower, upper = moved.q_rad.min(axis=0), moved.q_rad.max(axis=0)
+    is_low = moved.q_rad[:, 0] < 0.5 * (lower + upper)[0]
+    assert is_low.any()
+    narrow = replace(ARM.limits, position_lower_rad=(float(0.5 * (lower + upper)[0]), -2.6))
+    found = check_certificates(moved, replace(ARM, limits=narrow), CONTROLLER)
+    is_nominal = moved.shield['mode'] == Mode.NOMINAL
+    named = {violation.tick for violation in found if violation.what == 'mode'}
+    assert named >= set(np.flatnonzero(is_low & is_nominal).tolist())
+    as_before = replace(ARM.limits, position_lower_rad=tuple(ARM.limits.lower_rad.tolist()))
+    assert check_certificates(moved, replace(ARM, limits=as_before), CONTROLLER) == []
+
+
 def test_the_run_has_projections_to_check(moved):
     assert (moved.shield['reason'] == Reason.PROJECTED).sum() > 100
 

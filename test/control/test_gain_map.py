@@ -11,7 +11,6 @@ from metactl_ros.control.gain_map import ColumnRange, GainBox, GainMap
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_settings
-from metactl_ros.signals import split, stack
 
 SHIPPED = load_settings().controller.gain_box
 ESTIMATE = ColumnRange(column='estimate', ends=(0.0, 1.2))
@@ -19,6 +18,17 @@ LARGE = replace(SHIPPED, feed_forward=(*SHIPPED.feed_forward, ESTIMATE))
 BOXES = pytest.mark.parametrize('box', [SHIPPED, LARGE], ids=['m8', 'm10'])
 
 units = st.floats(-1.0, 1.0)
+
+
+def actions_of(gain_map):
+    return st.lists(units, min_size=gain_map.size, max_size=gain_map.size).map(np.array)
+
+
+def assert_ends_are_at(gain_map, reach):
+    """Assert that actions of this size have the ends of the box, to the bit."""
+    action = np.full(gain_map.size, reach)
+    np.testing.assert_array_equal(gain_map.gains(action), gain_map.upper)
+    np.testing.assert_array_equal(gain_map.gains(-action), gain_map.lower)
 
 
 @st.composite
@@ -39,39 +49,37 @@ def test_there_are_two_gains_and_one_weight_per_column_for_each_joint(box, size)
 
 def test_gains_are_ordered_by_kind_then_by_joint():
     gain_map = GainMap(LARGE, 2)
-    assert gain_map.lower == (10.0, 10.0, 1.0, 1.0, -6.0, -6.0, -3.0, -3.0, 0.0, 0.0)
-    assert gain_map.upper == (60.0, 60.0, 10.0, 10.0, 6.0, 6.0, 3.0, 3.0, 1.2, 1.2)
+    np.testing.assert_array_equal(gain_map.lower, [10, 10, 1, 1, -6, -6, -3, -3, 0, 0])
+    np.testing.assert_array_equal(gain_map.upper, [60, 60, 10, 10, 6, 6, 3, 3, 1.2, 1.2])
     assert LARGE.columns == ('bias', 'coulomb', 'estimate')
 
 
 def test_columns_keep_the_order_in_which_they_are_given():
     box = replace(SHIPPED, feed_forward=SHIPPED.feed_forward[::-1])
     assert box.columns == ('coulomb', 'bias')
-    assert GainMap(box, 1).upper == (60.0, 10.0, 3.0, 6.0)
+    assert GainMap(box, 1).upper.tolist() == [60.0, 10.0, 3.0, 6.0]
 
 
 @BOXES
 def test_both_ends_of_the_box_are_reached_exactly(box):
     gain_map = GainMap(box, 2)
-    assert tuple(gain_map.gains([1.0] * gain_map.size)) == gain_map.upper
-    assert tuple(gain_map.gains([-1.0] * gain_map.size)) == gain_map.lower
+    assert_ends_are_at(gain_map, 1.0)
 
 
 @given(box=boxes())
 def test_both_ends_of_any_box_are_reached_exactly(box):
     gain_map = GainMap(box, 2)
-    assert tuple(gain_map.gains([1.0] * gain_map.size)) == gain_map.upper
-    assert tuple(gain_map.gains([-1.0] * gain_map.size)) == gain_map.lower
+    assert_ends_are_at(gain_map, 1.0)
 
 
 @BOXES
 def test_each_entry_of_the_action_moves_its_own_gain_only(box):
     gain_map = GainMap(box, 2)
-    middle = np.array(gain_map.gains([0.0] * gain_map.size))
+    middle = gain_map.gains(np.zeros(gain_map.size))
     for entry in range(gain_map.size):
         action = np.zeros(gain_map.size)
         action[entry] = 0.5
-        moved = np.array(gain_map.gains(action.tolist())) != middle
+        moved = gain_map.gains(action) != middle
         assert moved.nonzero()[0].tolist() == [entry]
 
 
@@ -79,7 +87,7 @@ def test_each_entry_of_the_action_moves_its_own_gain_only(box):
 @given(data=st.data())
 def test_action_to_gains_to_action_is_the_identity(box, data):
     gain_map = GainMap(box, 2)
-    action = data.draw(st.lists(units, min_size=gain_map.size, max_size=gain_map.size))
+    action = data.draw(actions_of(gain_map))
     found = gain_map.action(gain_map.gains(action))
     np.testing.assert_allclose(found, action, rtol=0, atol=1e-14)
 
@@ -88,32 +96,30 @@ def test_action_to_gains_to_action_is_the_identity(box, data):
 @given(data=st.data())
 def test_the_map_is_affine(box, data):
     gain_map = GainMap(box, 2)
-    actions = st.lists(units, min_size=gain_map.size, max_size=gain_map.size).map(np.array)
+    actions = actions_of(gain_map)
     a, b, share = data.draw(actions), data.draw(actions), data.draw(st.floats(0.0, 1.0))
-    mixed = gain_map.gains((share * a + (1.0 - share) * b).tolist())
-    expected = share * np.array(gain_map.gains(a.tolist()))
-    expected += (1.0 - share) * np.array(gain_map.gains(b.tolist()))
+    mixed = gain_map.gains(share * a + (1.0 - share) * b)
+    expected = share * gain_map.gains(a) + (1.0 - share) * gain_map.gains(b)
     np.testing.assert_allclose(mixed, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize('beyond', [1.0 + 1e-12, 1.5, 1e6])
 def test_beyond_one_the_gains_stay_at_the_ends(beyond):
     gain_map = GainMap(LARGE, 2)
-    assert tuple(gain_map.gains([beyond] * 10)) == gain_map.upper
-    assert tuple(gain_map.gains([-beyond] * 10)) == gain_map.lower
+    assert_ends_are_at(gain_map, beyond)
 
 
 @given(box=boxes(), data=st.data())
 def test_no_rounding_leaves_the_box(box, data):
     gain_map = GainMap(box, 2)
-    action = data.draw(st.lists(units, min_size=gain_map.size, max_size=gain_map.size))
-    gains = np.array(gain_map.gains(action))
-    assert np.all((np.array(gain_map.lower) <= gains) & (gains <= np.array(gain_map.upper)))
+    action = data.draw(actions_of(gain_map))
+    gains = gain_map.gains(action)
+    assert np.all((gain_map.lower <= gains) & (gains <= gain_map.upper))
 
 
 def test_gains_outside_the_box_have_an_action_outside_one():
     gain_map = GainMap(SHIPPED, 2)
-    action = gain_map.action([5.0, 35.0, 14.5, 5.5, 0.0, 12.0, 0.0, 0.0])
+    action = gain_map.action(np.array([5.0, 35.0, 14.5, 5.5, 0.0, 12.0, 0.0, 0.0]))
     np.testing.assert_allclose(action, [-1.2, 0, 2, 0, 0, 2, 0, 0], rtol=0, atol=1e-12)
 
 
@@ -121,10 +127,10 @@ def test_gains_outside_the_box_have_an_action_outside_one():
 def test_a_batch_equals_its_rows_one_by_one(box):
     gain_map = GainMap(box, 2)
     actions = np.random.default_rng(6).uniform(-1.5, 1.5, (7, gain_map.size))
-    gains = stack(gain_map.gains(split(actions)))
-    alone = [gain_map.gains(action) for action in actions.tolist()]
+    gains = gain_map.gains(actions)
+    alone = [gain_map.gains(action) for action in actions]
     np.testing.assert_array_equal(gains, alone)
-    back = stack(gain_map.action(split(gains)))
+    back = gain_map.action(gains)
     np.testing.assert_array_equal(back, [gain_map.action(gain) for gain in alone])
 
 
@@ -167,6 +173,6 @@ def test_the_active_faces_are_the_gains_at_an_end_of_their_range():
     theta = np.array([gain_map.middle, gain_map.lower, gain_map.upper])
     expected = np.zeros((3, 8), dtype=bool)
     expected[1:] = True
-    np.testing.assert_array_equal(gain_map.active_faces(split(theta)), expected)
-    one = [gain_map.upper[0], *gain_map.middle[1:]]
+    np.testing.assert_array_equal(gain_map.active_faces(theta), expected)
+    one = np.array([gain_map.upper[0], *gain_map.middle[1:]])
     np.testing.assert_array_equal(gain_map.active_faces(one), [True] + [False] * 7)

@@ -1,21 +1,20 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from metactl_ros.control.guard import Guard, MOST_PERIODS
-from metactl_ros.control.law import Situation
+from metactl_ros.control.law import TrackingState
 from metactl_ros.control.modes import Cause
-from metactl_ros.dynamics.two_link import bias_torque, lump, mass_at
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_settings
-from metactl_ros.signals import split, stack
 
 SHIPPED = load_settings()
 SETTINGS, LIMITS = SHIPPED.controller.guard, SHIPPED.arm.limits
-MODEL = lump(SHIPPED.arm, 0.0)
+MODEL = SHIPPED.arm.body()
 PERIOD_NS, DT_S = 10_000_000, 0.01
 STILL = np.zeros(2)
 
@@ -41,20 +40,19 @@ class Watched:
         seen_q, seen_qd = spoil(q, qd)
         if self.effort is None:
             self.send(q, qd, qdd, share)
-        at = Situation(*map(split, (seen_q, seen_qd, goal, qd, qdd)))
-        given = {'sees': True, 'follows': True} | flags
+        at = TrackingState(seen_q, seen_qd, goal, qd, qdd)
+        given = {'sees': True, 'follows': True, 'acts': True} | flags
+        given = {name: np.broadcast_to(value, self.lead) for name, value in given.items()}
         self.guard.see(self.k * PERIOD_NS, at, **given)
         self.send(q, qd, qdd, share)
         self.k += 1
         return self.guard.error
 
     def send(self, q, qd, qdd, share):
-        mass, bias = mass_at(MODEL, split(q)), bias_torque(MODEL, split(q), split(qd))
+        posture = MODEL.at(q, qd)
         forward = self.truth(self.k + 1)[1] - self.truth(self.k)[1]
-        m = np.array([[mass.m11, mass.m12], [mass.m12, mass.m22]], dtype=object)
-        push = [sum(m[i, j] * forward[j] for j in range(2)) / DT_S for i in range(2)]
-        self.effort = [share * (p + b) for p, b in zip(push, bias, strict=True)]
-        self.guard.expect(mass, bias, self.effort)
+        self.effort = share * (posture.apply(forward) / DT_S + posture.bias)
+        self.guard.expect(posture, self.effort)
 
     def steps(self, count, *args, **kwargs):
         return [self.step(*args, **kwargs) for _ in range(count)]
@@ -69,7 +67,7 @@ class Watched:
 
 def warm(**kwargs):
     watched = Watched(**kwargs)
-    assert not any(watched.steps(50))
+    assert not np.any(watched.steps(50))
     return watched
 
 
@@ -209,8 +207,7 @@ def test_a_payload_and_friction_are_no_contradiction():
 
     def send(q, qd, qdd, share):
         honest(q, qd, qdd, share)
-        mass, bias, effort = watched.guard._model
-        watched.guard.expect(mass, bias, [effort[0] + 45.0, effort[1] - 18.0])
+        watched.guard.expect(MODEL.at(q, qd), watched.effort + np.array([45.0, -18.0]))
 
     watched.send = send
     assert not any(watched.steps(1000))
@@ -240,9 +237,8 @@ def test_an_error_counts_only_while_the_reference_is_followed():
 
 def test_full_effort_without_motion_is_told_apart():
     watched = warm(speed=0.0)
-    watched.send = lambda q, qd, *_: watched.guard.expect(
-        mass_at(MODEL, split(q)), [140.0, 0.0], [148.0, 0.0]
-    )
+    held = SimpleNamespace(bias=np.array([140.0, 0.0]), apply=MODEL.at(STILL, STILL).apply)
+    watched.send = lambda *_: watched.guard.expect(held, np.array([148.0, 0.0]))
     assert [watched.step() or watched.guard.can_move for _ in range(20)] == [True] * 20
     watched.step()
     assert not watched.guard.can_move
@@ -290,12 +286,13 @@ def test_states_that_come_seldom_are_held_to_all_limits(spoil, cause):
 @pytest.mark.parametrize('per_tick', [1, 10])
 def test_limits_are_held_for_a_time_however_often_states_come(per_tick):
     guard = Guard(SETTINGS, LIMITS, PERIOD_NS)
-    mass, bias = mass_at(MODEL, split(STILL)), bias_torque(MODEL, split(STILL), split(STILL))
-    guard.expect(mass, bias, bias)
+    posture = MODEL.at(STILL, STILL)
+    guard.expect(posture, posture.bias)
+    yes, no = np.array(True), np.array(False)
     times_ns = []
     for k in range(10 * per_tick):
-        at = Situation(*map(split, (STILL - 3.2, STILL, STILL, STILL, STILL)))
-        guard.see(k * PERIOD_NS // per_tick, at, sees=True, follows=False)
+        at = TrackingState(STILL - 3.2, STILL, STILL, STILL, STILL)
+        guard.see(k * PERIOD_NS // per_tick, at, sees=yes, follows=no, acts=yes)
         times_ns += [k * PERIOD_NS // per_tick] if guard.error == Cause.BEYOND_LIMITS else []
     assert times_ns[0] == round(SETTINGS.persistence_s * 1e9)
 
@@ -330,9 +327,7 @@ def test_a_batch_is_judged_as_its_arms_are():
     told = []
     for k in range(300):
         batch.step(lambda q, qd, k=k: (q, qd + noise[k]))
-        told.append(
-            stack([0 * noise[k, :, 0] + batch.guard.error, 0 * noise[k, :, 0] + batch.guard.joint])
-        )
+        told.append(np.stack([batch.guard.error, batch.guard.joint], axis=-1))
     assert (np.array(told)[..., 0] > 0).any()
     for arm in range(40):
         single = Watched()

@@ -9,7 +9,6 @@ from support.episodes import start
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, HEALTHY, Mode
 from metactl_ros.control.shield import Reason
-from metactl_ros.dynamics.two_link import forward_dynamics, gravity_torque, lump
 from metactl_ros.motion.reference import Hold, Sinusoid
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import ArmState, Reference, seconds
@@ -174,7 +173,7 @@ def blind_steps(ramp_s, num_steps=40):
 
 def test_a_blind_arm_gets_gravity_torque_that_fades_linearly_to_zero():
     steps = blind_steps(0.2)
-    gravity = np.array(gravity_torque(lump(ARM, 0.0), [0.3, 0.4]))
+    gravity = ARM.body().gravity(np.array([0.3, 0.4]))
     share = np.clip(1.0 - np.arange(40) / 20.0, 0.0, 1.0)
     assert {int(step.modes) for step in steps} == {Mode.BLIND}
     found = [step.effort_nm for step in steps]
@@ -183,7 +182,7 @@ def test_a_blind_arm_gets_gravity_torque_that_fades_linearly_to_zero():
 
 def test_a_blind_arm_with_brakes_gets_zero_torque_as_fast_as_the_rate_allows():
     steps = blind_steps(0.0)
-    gravity = np.array(gravity_torque(lump(ARM, 0.0), [0.3, 0.4]))
+    gravity = ARM.body().gravity(np.array([0.3, 0.4]))
     np.testing.assert_array_equal([step.wanted_nm for step in steps], np.zeros((40, 2)))
     np.testing.assert_allclose(steps[0].effort_nm, np.maximum(gravity - REACH_NM, 0.0))
     np.testing.assert_array_equal(steps[3].effort_nm, [0.0, 0.0])
@@ -191,7 +190,7 @@ def test_a_blind_arm_with_brakes_gets_zero_torque_as_fast_as_the_rate_allows():
 
 def test_a_fault_takes_the_torque_away_as_fast_as_the_rate_allows():
     loop = begun([0.3, 0.4])
-    previous = np.array(gravity_torque(lump(ARM, 0.0), [0.3, 0.4]))
+    previous = ARM.body().gravity(np.array([0.3, 0.4]))
     for now in range(0, 5 * PERIOD_NS, PERIOD_NS):
         health = ERROR if now == 0 else HEALTHY
         step = loop.actuate(
@@ -214,7 +213,7 @@ def test_a_reset_begins_within_the_rate_of_the_measured_effort(measured):
 def test_a_reset_without_a_measured_effort_begins_with_the_torque_that_holds_the_arm():
     loop = begun([0.3, 0.4])
     step = loop.actuate(loop.nominal_action, at_rest([0.3, 0.4]), hold([0.3, 0.4]), 0)
-    gravity = gravity_torque(lump(ARM, 0.0), [0.3, 0.4])
+    gravity = ARM.body().gravity(np.array([0.3, 0.4]))
     np.testing.assert_allclose(step.effort_nm, gravity, rtol=0, atol=1e-12)
 
 
@@ -278,8 +277,8 @@ def test_only_nominal_uses_the_gains_of_the_policy(warmup_ticks, health, mode):
     loop = begun([0.3, 0.4], replace(CONTROLLER, modes=modes))
     step = loop.actuate(np.full(8, 0.1), at_rest([0.3, 0.4]), hold([0.4, 0.5]), 0, health)
     assert step.modes == mode
-    expected = loop.gain_map.gains(loop.nominal_action.tolist())
-    assert step.decision.gains.theta.tolist() == expected
+    expected = loop.gain_map.gains(loop.nominal_action)
+    np.testing.assert_array_equal(step.decision.gains.theta, expected)
 
 
 @pytest.mark.parametrize('size', [1.5, 1e3, 1e20, 1e308])
@@ -303,8 +302,7 @@ def test_the_excess_after_limits_is_that_of_the_effort_that_is_sent(health):
         loop = ControlLoop(ARM, CONTROLLER)
         loop.reset(state)
         step = loop.actuate(action, state, reference, 0, health)
-        q, qd, effort = (x.tolist() for x in (state.q_rad, state.qd_radps, step.effort_nm))
-        qdd = np.array(forward_dynamics(lump(ARM, 0.0), q, qd, effort))
+        qdd = ARM.body().forward_dynamics(state.q_rad, state.qd_radps, step.effort_nm)
         e, e_dot = reference.q_rad - state.q_rad, reference.qd_radps - state.qd_radps
         xi = np.concatenate([e, e_dot + slope * e])
         xi_dot = np.concatenate([e_dot, reference.qdd_radps2 - qdd + slope * e_dot])
@@ -316,7 +314,7 @@ def test_the_excess_after_limits_is_that_of_the_effort_that_is_sent(health):
 def test_violations_count_only_in_a_row():
     lyapunov = replace(CONTROLLER.lyapunov, target_error_rad=0.0, disturbance_radps2=1.0)
     loop = begun([0.3, 0.4], replace(CONTROLLER, lyapunov=lyapunov))
-    nominal = loop.gain_map.gains(loop.nominal_action.tolist())
+    nominal = loop.gain_map.gains(loop.nominal_action)
     modes = []
     for k in range(150):
         is_apart = k % 2 == 1 or k >= 100
@@ -335,7 +333,7 @@ def test_counting_lets_an_inadmissible_proposal_pass_and_reports_its_distance():
     worst = np.sign(first.half_space.normal)
     strict = enforced.actuate(worst, state, reference, PERIOD_NS).decision
     loose = counted.actuate(worst, state, reference, 0).decision
-    assert loose.gains.theta.tolist() == counted.gain_map.gains(worst.tolist())
+    np.testing.assert_array_equal(loose.gains.theta, counted.gain_map.gains(worst))
     assert loose.excess > 0.0
     assert strict.excess <= 1e-12
     assert loose.distance == strict.distance > 0.0

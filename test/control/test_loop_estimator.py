@@ -16,7 +16,6 @@ from support.sights import ARM, FRICTION, MOTION, Recorder, SETTINGS
 from metactl_ros.baselines import BASELINES, ESTIMATE, load_baselines, make_classical, truth_of
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Health, HEALTHY, Mode
-from metactl_ros.dynamics.two_link import gravity_torque, lump
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Hold
 from metactl_ros.signals import ArmState, Reference, seconds
@@ -234,7 +233,7 @@ def recording(monkeypatch, answer, warmup_ticks=0):
 def test_only_nominal_uses_the_estimate_and_learns(monkeypatch, warmup_ticks, health, mode):
     loop, policy, recorder = recording(monkeypatch, [5.0, -3.0], warmup_ticks)
     steps = [holding(loop, policy, tick, health=health) for tick in range(3)]
-    is_nominal, held = mode == Mode.NOMINAL, gravity_torque(lump(ARM, 0.0), POSTURE.tolist())
+    is_nominal, held = mode == Mode.NOMINAL, ARM.body().gravity(POSTURE)
     for step in steps:
         assert step.modes == mode
         expected = is_nominal * np.array([5.0, -3.0])
@@ -259,9 +258,9 @@ def test_an_effort_that_is_not_finite_is_a_fault_of_its_arm_only(monkeypatch):
     loop, policy, recorder = recording(monkeypatch, [0.0, 0.0])
     q = np.array([POSTURE, POSTURE])
     loop.reset(ArmState(0, q, np.zeros_like(q)))
-    gravity = np.array(gravity_torque(lump(ARM, 0.0), POSTURE.tolist()))
+    gravity = ARM.body().gravity(POSTURE)
     for k, value in enumerate([np.nan, 0.0]):
-        recorder.answer = [np.array([value, 0.0]), np.zeros(2)]
+        recorder.answer = np.array([[value, 0.0], [0.0, 0.0]])
         state, wanted = ArmState(k * PERIOD_NS, q, np.zeros_like(q)), Hold(q).at(0.0)
         window = loop.observe(state, wanted, 0.5)
         step = loop.actuate(policy(window), state, wanted, k * PERIOD_NS)
@@ -282,7 +281,7 @@ def test_a_loop_passes_a_measured_effort_on():
         found.append(loop.actuate(loop.nominal_action, state, here, PERIOD_NS).estimate_nm)
     share, gravity = (
         -np.expm1(-BANDWIDTH_RADPS * 0.01),
-        gravity_torque(lump(ARM, 0.0), POSTURE.tolist()),
+        ARM.body().gravity(POSTURE),
     )
     np.testing.assert_allclose(found[0], [0.0, 0.0], rtol=0, atol=1e-12)
     np.testing.assert_allclose(found[1], share * (measured - gravity), rtol=1e-12)

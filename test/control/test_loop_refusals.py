@@ -7,7 +7,6 @@ import pytest
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Health, Mode
-from metactl_ros.dynamics.two_link import smallest_inertia
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Hold
 from metactl_ros.settings import load_settings
@@ -82,7 +81,13 @@ def test_a_clock_that_steps_back_stands_still(loop):
 
 def test_the_gains_that_were_handed_out_cannot_change_the_next_ones(loop):
     step = loop.actuate(np.full(8, np.nan), at_rest(), far_hold(), 0)
-    assert isinstance(step.decision.gains.components, tuple)
+    nominal = step.decision.gains.theta.copy()
+    step.decision.gains.theta[...] = 0.0
+    again = loop.actuate(np.full(8, np.nan), at_rest(), far_hold(), PERIOD_NS)
+    np.testing.assert_array_equal(again.decision.gains.theta, nominal)
+    for fixed in (loop.gain_map.lower, loop.gain_map.upper):
+        with pytest.raises(ValueError, match='read-only'):
+            fixed += 0.9
     with pytest.raises(ValueError, match='read-only'):
         loop.nominal_action += 0.9
     with pytest.raises(ValueError, match='read-only'):
@@ -99,6 +104,15 @@ def test_a_buffer_that_the_caller_reuses_does_not_change_what_was_seen():
     step = loop.actuate(np.tile(loop.nominal_action, (2, 1)), state, far_hold(q), PERIOD_NS)
     assert np.all(step.modes == Mode.BLIND)
     assert np.all(np.isfinite(step.effort_nm))
+
+
+def test_an_effort_that_the_caller_overwrites_does_not_change_from_where_the_rate_is_limited(loop):
+    first = loop.actuate(loop.nominal_action, at_rest(), far_hold(), 0).effort_nm
+    sent = first.copy()
+    first[...] = 0.0
+    second = loop.actuate(loop.nominal_action, at_rest(), far_hold(), PERIOD_NS).effort_nm
+    assert (np.abs(second - sent) <= RATE_NMPS * 0.01 + 1e-9).all()
+    assert (np.abs(second) > RATE_NMPS * 0.01).any()
 
 
 def test_a_payload_estimate_that_is_no_number_is_not_given_to_a_policy_that_acts(loop):
@@ -121,7 +135,7 @@ def test_a_reference_is_followed_up_to_its_limits_and_not_beyond(loop, signal, f
     most = {
         'position': ARM.limits.position_rad[1],
         'velocity': ARM.limits.velocity_radps[1],
-        'acceleration': ARM.limits.effort_nm[1] / smallest_inertia(ARM),
+        'acceleration': ARM.limits.effort_nm[1] / ARM.smallest_inertia_kgm2(),
     }
     row = {name: np.zeros(2) for name in most}
     row['position'] = POSTURE.copy()

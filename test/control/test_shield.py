@@ -14,13 +14,13 @@ from metactl_ros.control import shield
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.law import nominal_gains
 from metactl_ros.control.lyapunov import HalfSpace
-from metactl_ros.control.shield import _nearest_one, nearest, Reason, Shield
-from metactl_ros.signals import split, stack
+from metactl_ros.control.shield import project_all, project_one, Reason, Shield
 
 ROOT = Path(__file__).resolve().parents[2]
 MAP = GainMap(SETTINGS.controller.gain_box, 2)
 NOMINAL = nominal_gains(LAW, 2, 2)
-SHIELD = Shield(MAP, NOMINAL.tolist())
+SHIELD = Shield(MAP, NOMINAL)
+ZERO, NO_PULL = np.zeros(()), np.zeros(2)  # a shield asks neither for V nor for M^-1 w
 
 
 def solved_by_quadprog(proposal, normal, offset):
@@ -30,14 +30,13 @@ def solved_by_quadprog(proposal, normal, offset):
 
 
 def one_by_one(proposal, normal, offset):
-    rows = zip(proposal.tolist(), normal.tolist(), offset.tolist(), strict=True)
-    return [_nearest_one(*row) for row in rows]
+    return [project_one(*row) for row in zip(proposal, normal, offset, strict=True)]
 
 
 def test_the_projection_equals_a_quadratic_program_on_10000_problems():
     proposal, normal, offset = problems(10_000, seed=0)
     expected = [solved_by_quadprog(*row) for row in zip(proposal, normal, offset, strict=True)]
-    together, reason, distance = nearest(proposal, normal, offset)
+    together, reason, distance = project_all(proposal, normal, offset)
     np.testing.assert_allclose(together, expected, rtol=0, atol=1e-8)
     np.testing.assert_allclose(
         distance, np.linalg.norm(expected - proposal, axis=-1), rtol=0, atol=1e-8
@@ -52,22 +51,22 @@ def test_the_projection_equals_a_quadratic_program_on_10000_problems():
 def test_the_projection_lies_in_the_set():
     proposal, normal, offset = problems(10_000, seed=1)
     alone = np.array([row[0] for row in one_by_one(proposal, normal, offset)])
-    for action in (nearest(proposal, normal, offset)[0], alone):
+    for action in (project_all(proposal, normal, offset)[0], alone):
         assert np.abs(action).max() <= 1.0
         assert (np.sum(normal * action, axis=-1) - offset).max() <= 1e-11
 
 
 def test_projecting_twice_equals_projecting_once():
     proposal, normal, offset = problems(10_000, seed=2)
-    once = nearest(proposal, normal, offset)[0]
-    twice = nearest(once, normal, offset)[0]
+    once = project_all(proposal, normal, offset)[0]
+    twice = project_all(once, normal, offset)[0]
     np.testing.assert_allclose(twice, once, rtol=0, atol=1e-11)
 
 
 def test_admissible_proposals_pass_unchanged():
     proposal, normal, offset = problems(10_000, seed=3, reach=1.0)
     inside = np.sum(normal * proposal, axis=-1) <= offset
-    action, reason, distance = nearest(proposal, normal, offset)
+    action, reason, distance = project_all(proposal, normal, offset)
     assert 1000 < inside.sum() < 9000
     np.testing.assert_array_equal(action[inside], proposal[inside])
     np.testing.assert_array_equal(reason == Reason.ADMITTED, inside)
@@ -76,10 +75,10 @@ def test_admissible_proposals_pass_unchanged():
 
 def test_no_admissible_point_is_closer_than_the_projection():
     proposal, normal, offset = problems(500, seed=4)
-    _, _, distance = nearest(proposal, normal, offset)
+    _, _, distance = project_all(proposal, normal, offset)
     rng = np.random.default_rng(5)
     for _ in range(200):
-        other = nearest(rng.uniform(-1, 1, proposal.shape), normal, offset)[0]
+        other = project_all(rng.uniform(-1, 1, proposal.shape), normal, offset)[0]
         assert np.all(np.linalg.norm(other - proposal, axis=-1) >= distance - 1e-9)
 
 
@@ -95,7 +94,7 @@ def test_an_empty_set_gives_the_nominal_gains_and_the_reason(batch):
         theta, reason, distance = decision.gains.theta, decision.reason, decision.distance
     else:
         decisions = [
-            SHIELD.admit(row, HalfSpace([n[k] for n in space.normal], space.constant[k], 0.0, []))
+            SHIELD.admit(row, HalfSpace(space.normal[k], space.constant[k], ZERO, NO_PULL))
             for k, row in enumerate(proposal)
         ]
         theta = np.array([d.gains.theta for d in decisions])
@@ -110,16 +109,15 @@ def test_an_empty_set_gives_the_nominal_gains_and_the_reason(batch):
 
 def physical(normal, offset):
     """Return the half-space in gains that is normal . action <= offset in action space."""
-    lead = np.asarray(normal)
-    scaled = lead / np.array(MAP.half_width)
-    return HalfSpace(split(scaled), -(scaled @ np.array(MAP.middle) + offset), offset * 0.0, [])
+    scaled = normal / MAP.half_width
+    return HalfSpace(scaled, -(scaled @ MAP.middle + offset), offset * 0.0, NO_PULL)
 
 
 def test_no_raw_proposal_passes_in_100000_infeasible_cases():
     proposal, normal, _ = problems(100_000, seed=8, reach=1.0)
     offset = -1.5 * np.abs(normal).sum(axis=-1)
     decision = SHIELD.admit(proposal, physical(normal, offset))
-    raw = stack(MAP.gains(split(proposal)))
+    raw = MAP.gains(proposal)
     assert not np.any(np.all(decision.gains.theta == raw, axis=-1))
     assert np.all(decision.was_moved)
     assert np.all(decision.excess > 0.0)  # the violation of the nominal gains is reported
@@ -135,7 +133,7 @@ def test_no_raw_proposal_passes_in_100000_infeasible_cases():
 def test_a_proposal_that_is_not_finite_gives_the_nominal_gains(proposal):
     row = np.array(proposal)
     space = physical(np.eye(8)[0], np.asarray(0.5))
-    alone = SHIELD.admit(row, HalfSpace(space.normal, float(space.constant), 0.0, []))
+    alone = SHIELD.admit(row, space)
     rows, batch_space = np.stack([row, row]), physical(np.eye(8)[[0, 0]], np.array([0.5, 0.5]))
     together = SHIELD.admit(rows, batch_space)
     np.testing.assert_array_equal(alone.gains.theta, NOMINAL)
@@ -149,15 +147,15 @@ NOT_NUMBERS = [(place, x) for place in ('normal', 'constant') for x in (np.nan, 
 
 @pytest.mark.parametrize(('place', 'bad'), [*NOT_NUMBERS, ('normal', 1e200)])
 def test_a_condition_that_is_not_finite_gives_the_nominal_gains(place, bad):
-    normal, constant = [1.0] * 8, -1e4
+    normal, constant = np.ones(8), -1e4
     if place == 'normal':
         normal[3] = bad
     else:
         constant = bad
     proposal = np.zeros(8)
-    alone = SHIELD.admit(proposal, HalfSpace(normal, constant, 0.0, []))
-    rows = [np.array([1.0, n]) for n in normal]
-    rows = HalfSpace(rows, np.array([-1e4, constant]), np.zeros(2), [])
+    alone = SHIELD.admit(proposal, HalfSpace(normal, np.asarray(constant), ZERO, NO_PULL))
+    both = np.stack([np.ones(8), normal])
+    rows = HalfSpace(both, np.array([-1e4, constant]), np.zeros(2), NO_PULL)
     together = SHIELD.admit(np.stack([proposal, proposal]), rows)
     assert alone.reason == together.reason[1] == Reason.NUMERICAL
     np.testing.assert_array_equal(alone.gains.theta, NOMINAL)
@@ -166,12 +164,12 @@ def test_a_condition_that_is_not_finite_gives_the_nominal_gains(place, bad):
 
 
 def test_a_condition_without_gains_in_it_is_met_or_empty():
-    free = HalfSpace([0.0] * 8, -1.0, 0.0, [])
-    broken = HalfSpace([0.0] * 8, 1.0, 0.0, [])
+    free = HalfSpace(np.zeros(8), np.asarray(-1.0), ZERO, NO_PULL)
+    broken = HalfSpace(np.zeros(8), np.asarray(1.0), ZERO, NO_PULL)
     proposal = np.full(8, 0.5)
     assert SHIELD.admit(proposal, free).reason == Reason.ADMITTED
     assert SHIELD.admit(proposal, broken).reason == Reason.EMPTY_SET
-    both = HalfSpace([np.zeros(2)] * 8, np.array([-1.0, 1.0]), np.zeros(2), [])
+    both = HalfSpace(np.zeros((2, 8)), np.array([-1.0, 1.0]), np.zeros(2), NO_PULL)
     np.testing.assert_array_equal(
         SHIELD.admit(np.stack([proposal, proposal]), both).reason,
         [Reason.ADMITTED, Reason.EMPTY_SET],
@@ -180,20 +178,21 @@ def test_a_condition_without_gains_in_it_is_met_or_empty():
 
 def test_the_last_corner_of_the_box_is_reached():
     normal = np.array([0.6, -0.8, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    proposal = np.array([0.9, 0.9] + [0.0] * 6)
     for offset in (-1.4, -1.4 + 1e-12):
-        action, reason, _ = _nearest_one([0.9, 0.9] + [0.0] * 6, normal.tolist(), offset)
+        action, reason, _ = project_one(proposal, normal, np.asarray(offset))
         assert reason == Reason.PROJECTED
         np.testing.assert_allclose(action[:2], [-1.0, 1.0], rtol=0, atol=1e-9)
 
 
 def test_a_projection_that_misses_the_set_is_not_trusted(monkeypatch):
     proposal, normal, offset = problems(50, seed=11)
-    is_beyond = nearest(proposal, normal, offset)[1] == Reason.PROJECTED
+    is_beyond = project_all(proposal, normal, offset)[1] == Reason.PROJECTED
     is_beyond &= np.sum(normal * np.clip(proposal, -1, 1), axis=-1) > offset + 1e-3
     monkeypatch.setattr(shield, '_crossing', lambda *_: 0.0)
     monkeypatch.setattr(shield, '_project', lambda proposal, *_: np.clip(proposal, -1, 1))
     assert is_beyond.sum() > 10
-    _, together, distance = nearest(proposal, normal, offset)
+    _, together, distance = project_all(proposal, normal, offset)
     alone = np.array([row[1] for row in one_by_one(proposal, normal, offset)])
     for reason in (together, alone):
         assert np.all(reason[is_beyond] == Reason.NUMERICAL)
@@ -205,7 +204,7 @@ def test_the_certificate_is_the_condition_at_the_gains_that_came_out():
     space = physical(normal, offset)
     decision = SHIELD.admit(proposal, space)
     theta = decision.gains.theta
-    expected = np.sum(stack(space.normal) * theta, axis=-1) + space.constant
+    expected = np.sum(space.normal * theta, axis=-1) + space.constant
     np.testing.assert_allclose(decision.excess, expected, rtol=0, atol=1e-12)
     assert decision.excess.max() <= 1e-9
     np.testing.assert_array_equal(decision.was_moved, decision.distance > 1e-6)
@@ -213,10 +212,10 @@ def test_the_certificate_is_the_condition_at_the_gains_that_came_out():
 
 def test_a_counting_shield_lets_the_proposal_pass_and_reports_the_distance():
     proposal, normal, offset = problems(100, seed=10, reach=1.0)
-    strict, counting = SHIELD, Shield(MAP, NOMINAL.tolist(), enforcement='count')
+    strict, counting = SHIELD, Shield(MAP, NOMINAL, enforcement='count')
     space = physical(normal, offset)
     passed = counting.admit(proposal, space)
-    np.testing.assert_allclose(passed.gains.theta, stack(MAP.gains(split(proposal))))
+    np.testing.assert_allclose(passed.gains.theta, MAP.gains(proposal))
     np.testing.assert_array_equal(passed.distance, strict.admit(proposal, space).distance)
     assert np.any(passed.excess > 0.0)
 
@@ -247,5 +246,5 @@ def test_the_least_excess_over_the_box_tells_an_empty_set_from_another():
     least = space.least_excess(MAP.lower, MAP.upper)
     reason = SHIELD.admit(proposal, space).reason
     np.testing.assert_array_equal(least > 0.0, reason == Reason.EMPTY_SET)
-    corners = np.where(stack(space.normal) > 0.0, MAP.lower, MAP.upper)
-    np.testing.assert_allclose(least, space.excess(split(corners)), rtol=1e-9, atol=1e-9)
+    corners = np.where(space.normal > 0.0, MAP.lower, MAP.upper)
+    np.testing.assert_allclose(least, space.excess(corners), rtol=1e-9, atol=1e-9)

@@ -11,11 +11,10 @@ from support.episodes import start
 
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.dynamics.two_link import gravity_torque, lump, mass_at, solve_mass
 from metactl_ros.metrics import tracking_rmse
 from metactl_ros.motion.reference import Hold
 from metactl_ros.plants import make_plant
-from metactl_ros.signals import Reference, split, stack
+from metactl_ros.signals import Reference
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode, unguarded, without_warmup
 from metactl_ros.sim.task import draw_evaluation
@@ -42,15 +41,15 @@ def spectral_radius(settings, friction, gains, payload_kg, q_rad):
     The unmodelled payload pulls the arm off its reference; the reference is placed so that the
     loop is at rest in the wanted posture, sag and all. State (q, qd, z), one step of 10 ms.
     """
-    law, model, q = settings.controller.law, lump(settings.arm, 0.0), split(q_rad)
-    loaded = gravity_torque(lump(settings.arm, payload_kg), q)
-    sag = [a - b for a, b in zip(loaded, gravity_torque(model, q), strict=True)]
+    law, model, q = settings.controller.law, settings.arm.body(), q_rad
+    loaded = settings.arm.body(payload_kg).gravity(q)
+    sag = loaded - model.gravity(q)
     stiffness = gains[:, :2] * law.slope_per_s
-    rest = q_rad + stack(solve_mass(mass_at(model, q), sag)) / stiffness
+    rest = q_rad + model.at(q, np.zeros_like(q)).solve(sag) / stiffness
     reference = Reference(rest, np.zeros_like(rest), np.zeros_like(rest))
     plant = Rk4Arm(settings.arm, friction, law.rate_hz)
     loop = constant_gain_loop(settings)
-    action = stack(loop.gain_map.action(split(gains)))
+    action = loop.gain_map.action(gains)
 
     def advance(x):
         state = plant.reset(start(x[:, :2], x[:, 2:4], x[:, 4:], payload_kg))
@@ -104,7 +103,7 @@ def corners(settings):
     ends = list(zip(box.lower[:4], box.upper[:4], strict=True))
     gains = np.array([[*corner, 0.0, 0.0, 0.0, 0.0] for corner in itertools.product(*ends)])
     loop = constant_gain_loop(settings)
-    return loop, stack(loop.gain_map.action(split(gains)))
+    return loop, loop.gain_map.action(gains)
 
 
 @pytest.mark.parametrize('payload', [0.0, 1.5])

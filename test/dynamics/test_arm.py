@@ -6,21 +6,7 @@ import numpy as np
 import pybullet
 import pytest
 
-from metactl_ros.dynamics.two_link import (
-    apply_mass,
-    bias_torque,
-    coriolis_matrix,
-    forward_dynamics,
-    gravity_torque,
-    inertia_matrix,
-    lump,
-    mass_at,
-    mechanical_energy,
-    smallest_inertia,
-    solve_mass,
-)
 from metactl_ros.settings import load_settings
-from metactl_ros.signals import split, stack
 from metactl_ros.sim.bullet_arm import load_body
 
 ARM = load_settings().arm
@@ -44,15 +30,15 @@ def test_dynamics_equal_pybullet_over_1000_states_and_payloads(random_states):
         try:
             body = load_body(client, ARM, float(payload))
             pybullet.setGravity(0.0, 0.0, -ARM.gravity_mps2, physicsClientId=client)
-            inertia = lump(ARM, payload)
+            model = ARM.body(float(payload))
             for k in range(50 * index, 50 * (index + 1)):
                 M = pybullet.calculateMassMatrix(body, q[k].tolist(), physicsClientId=client)
                 tau = pybullet.calculateInverseDynamics(
                     body, q[k].tolist(), qd[k].tolist(), qdd[k].tolist(), physicsClientId=client
                 )
-                np.testing.assert_allclose(inertia_matrix(inertia, q[k]), M, rtol=0, atol=1e-6)
-                needed = apply_mass(mass_at(inertia, split(q[k])), split(qdd[k]))
-                ours = stack(needed) + stack(bias_torque(inertia, split(q[k]), split(qd[k])))
+                np.testing.assert_allclose(model.inertia_matrix(q[k]), M, rtol=0, atol=1e-6)
+                posture = model.at(q[k], qd[k])
+                ours = posture.apply(qdd[k]) + posture.bias
                 np.testing.assert_allclose(ours, tau, rtol=0, atol=1e-6)
         finally:
             pybullet.disconnect(physicsClientId=client)
@@ -60,70 +46,101 @@ def test_dynamics_equal_pybullet_over_1000_states_and_payloads(random_states):
 
 @given(q2=angles, payload=payloads)
 def test_inertia_is_symmetric_positive_definite(q2, payload):
-    M = inertia_matrix(lump(ARM, payload), np.array([0.3, q2]))
+    M = ARM.body(payload).inertia_matrix(np.array([0.3, q2]))
     np.testing.assert_array_equal(M, M.T)
-    assert np.linalg.eigvalsh(M).min() >= smallest_inertia(ARM) - 1e-12
+    assert np.linalg.eigvalsh(M).min() >= ARM.smallest_inertia_kgm2() - 1e-12
 
 
 def test_smallest_inertia_is_reached_by_some_posture():
     q2 = np.linspace(-np.pi, np.pi, 2001)
     q = np.stack([np.zeros_like(q2), q2], axis=-1)
-    found = np.linalg.eigvalsh(inertia_matrix(lump(ARM, 0.0), q)).min()
-    assert found == pytest.approx(smallest_inertia(ARM), rel=1e-9)
+    found = np.linalg.eigvalsh(ARM.body().inertia_matrix(q)).min()
+    assert found == pytest.approx(ARM.smallest_inertia_kgm2(), rel=1e-9)
 
 
 @given(q2=angles, qd1=rates, qd2=rates, payload=payloads)
 def test_inertia_rate_minus_twice_coriolis_is_skew(q2, qd1, qd2, payload):
-    inertia, q, qd = lump(ARM, payload), np.array([0.0, q2]), np.array([qd1, qd2])
+    body, q, qd = ARM.body(payload), np.array([0.0, q2]), np.array([qd1, qd2])
     h = 1e-6
-    M_dot = (inertia_matrix(inertia, q + h * qd) - inertia_matrix(inertia, q - h * qd)) / (2 * h)
-    skew = M_dot - 2.0 * coriolis_matrix(inertia, q, qd)
+    M_dot = (body.inertia_matrix(q + h * qd) - body.inertia_matrix(q - h * qd)) / (2 * h)
+    skew = M_dot - 2.0 * body.coriolis_matrix(q, qd)
     np.testing.assert_allclose(skew, -skew.T, rtol=0, atol=1e-6)
 
 
 def test_bias_torque_is_coriolis_matrix_times_velocity_plus_gravity(random_states):
     q, qd, _ = random_states
-    inertia = lump(ARM, 0.9)
-    C = coriolis_matrix(inertia, q, qd)
-    expected = np.einsum('...ij,...j->...i', C, qd) + stack(gravity_torque(inertia, split(q)))
-    found = stack(bias_torque(inertia, split(q), split(qd)))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    body = ARM.body(0.9)
+    C = body.coriolis_matrix(q, qd)
+    expected = np.einsum('...ij,...j->...i', C, qd) + body.gravity(q)
+    np.testing.assert_allclose(body.at(q, qd).bias, expected, rtol=0, atol=1e-12)
+
+
+def test_a_posture_multiplies_by_the_coriolis_matrix_and_its_transpose(random_states):
+    q, qd, v = random_states
+    body = ARM.body(0.9)
+    C, posture = body.coriolis_matrix(q, qd), body.at(q, qd)
+    rightward, transposed = (
+        np.einsum('...ij,...j->...i', C, v),
+        np.einsum('...ji,...j->...i', C, qd),
+    )
+    np.testing.assert_allclose(posture.coriolis(v), rightward, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(posture.momentum_flow, transposed, rtol=1e-12, atol=1e-12)
+
+
+def test_a_posture_tells_the_diagonal_of_the_inertia_and_gravity(random_states):
+    q, qd, _ = random_states
+    body = ARM.body(0.9)
+    posture = body.at(q, qd)
+    expected = np.diagonal(body.inertia_matrix(q), axis1=-2, axis2=-1)
+    np.testing.assert_array_equal(posture.diagonal, expected)
+    np.testing.assert_array_equal(posture.gravity, body.gravity(q))
+
+
+def test_mass_coriolis_and_gravity_are_linear_in_the_payload(random_states):
+    q, qd, qdd = random_states
+    none, per_kg, loaded = (x.at(q, qd) for x in (ARM.body(), ARM.body_per_kg(), ARM.body(1.3)))
+    for found, bare, slope in (
+        (loaded.apply(qdd), none.apply(qdd), per_kg.apply(qdd)),
+        (loaded.bias, none.bias, per_kg.bias),
+        (loaded.coriolis(qdd), none.coriolis(qdd), per_kg.coriolis(qdd)),
+    ):
+        np.testing.assert_allclose(found, bare + 1.3 * slope, rtol=1e-12, atol=1e-11)
 
 
 def test_gravity_torque_is_the_slope_of_the_potential(random_states):
     q, _, _ = random_states
-    inertia, h, rest = lump(ARM, 1.1), 1e-6, split(np.zeros_like(q))
-    torque = gravity_torque(inertia, split(q))
+    body, h, rest = ARM.body(1.1), 1e-6, np.zeros_like(q)
+    torque = body.gravity(q)
     for joint in range(2):
         step = h * np.eye(2)[joint]
-        above = mechanical_energy(inertia, split(q + step), rest)
-        below = mechanical_energy(inertia, split(q - step), rest)
+        above = body.mechanical_energy(q + step, rest)
+        below = body.mechanical_energy(q - step, rest)
         slope = (above - below) / (2 * h)
-        np.testing.assert_allclose(torque[joint], slope, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(torque[:, joint], slope, rtol=0, atol=1e-6)
 
 
 def test_solving_undoes_applying_the_inertia(random_states):
-    q, _, qdd = random_states
-    mass = mass_at(lump(ARM, 0.4), split(q))
-    again = solve_mass(mass, apply_mass(mass, split(qdd)))
-    np.testing.assert_allclose(stack(again), qdd, rtol=0, atol=1e-9)
+    q, qd, qdd = random_states
+    posture = ARM.body(0.4).at(q, qd)
+    again = posture.solve(posture.apply(qdd))
+    np.testing.assert_allclose(again, qdd, rtol=0, atol=1e-9)
 
 
 def test_applying_the_inertia_is_multiplying_by_the_matrix(random_states):
-    q, _, qdd = random_states
-    inertia = lump(ARM, 0.4)
-    expected = np.einsum('...ij,...j->...i', inertia_matrix(inertia, q), qdd)
-    found = stack(apply_mass(mass_at(inertia, split(q)), split(qdd)))
+    q, qd, qdd = random_states
+    body = ARM.body(0.4)
+    expected = np.einsum('...ij,...j->...i', body.inertia_matrix(q), qdd)
+    found = body.at(q, qd).apply(qdd)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 def test_a_batch_gives_the_same_acceleration_as_its_rows_one_by_one(random_states):
     q, qd, torque = random_states
     payloads_kg = np.linspace(0.0, 1.5, len(q))
-    together = stack(forward_dynamics(lump(ARM, payloads_kg), *map(split, (q, qd, torque))))
+    together = ARM.body(payloads_kg).forward_dynamics(q, qd, torque)
     rows = [
-        forward_dynamics(lump(ARM, float(p)), *map(split, row))
+        ARM.body(float(p)).forward_dynamics(*row)
         for p, *row in zip(payloads_kg, q, qd, torque, strict=True)
     ]
-    # NumPy's sine and the C library's may differ in the last bit.
+    # The sine of a batch and that of one number may differ in the last bit.
     np.testing.assert_allclose(together, rows, rtol=1e-12, atol=1e-12)

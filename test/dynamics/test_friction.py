@@ -14,7 +14,6 @@ from metactl_ros.dynamics.friction import (
     memory_rate,
     smallest_smoothing,
 )
-from metactl_ros.dynamics.two_link import smallest_inertia
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_settings
 
@@ -70,7 +69,7 @@ def test_long_memory_is_a_spring():
 
 
 def test_shipped_smoothing_keeps_a_10_ms_step_stable_at_rest():
-    inertia, dt = smallest_inertia(SETTINGS.arm), 0.01
+    inertia, dt = SETTINGS.arm.smallest_inertia_kgm2(), 0.01
     damping = FRICTION.static_nm / FRICTION.smoothing_velocity_radps + FRICTION.viscous_nmsprad
     assert damping * dt / inertia <= 2.0
     least = smallest_smoothing(FRICTION, inertia, dt)

@@ -205,6 +205,14 @@ def test_a_scenario_may_grant_a_larger_margin_and_says_why(settings):
     assert not missed_of(log, settings, margins=granted)
 
 
+def test_a_joint_is_judged_by_the_end_of_its_range_that_it_leaves(settings):
+    limits = replace(settings.arm.limits, position_lower_rad=(-1.0, -2.6))
+    one_sided = replace(settings, arm=replace(settings.arm, limits=limits))
+    for place, is_out in ((-1.29, False), (-1.31, True), (3.19, False), (3.21, True)):
+        log = at_position(4.5, 4.51, [place, 0.0])
+        assert missed_of(log, one_sided) == ({'further out'} if is_out else set())
+
+
 def test_a_new_controller_may_begin_from_the_effort_the_robot_measured(settings):
     log = with_effort(2.0, 5.0, [60.0, 5.0])
     restart_ns = int(TIMES_NS[200])

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The way onto a motion: from any state, continuous, within every limit, and in finite time."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import assume, example, given
@@ -27,7 +28,7 @@ from metactl_ros.settings import load_arm
 
 LIMITS = motion_limits(load_arm())
 JOINTS = ('shoulder', 'elbow')
-ORDERS = ('position_rad', 'velocity_radps', 'acceleration_radps2')
+ORDERS = ('upper_rad', 'velocity_radps', 'acceleration_radps2')
 MOTION = Sinusoid(np.array([0.8, 0.6]), np.array([1.0, 1.4]), np.array([0.3, -0.7]))
 
 
@@ -36,7 +37,7 @@ def pairs(low, high):
 
 
 motions = st.builds(
-    lambda share, omega, phase: Sinusoid(share * LIMITS.position_rad, omega, phase),
+    lambda share, omega, phase: Sinusoid(share * LIMITS.upper_rad, omega, phase),
     pairs(-1.0, 1.0),
     pairs(-5.0, 5.0),
     pairs(-4.0, 4.0),
@@ -70,7 +71,7 @@ def is_joinable(motion):
 
 def joined(motion, t_s, q_share, qd_share):
     assume(is_joinable(motion))
-    q, qd = q_share * LIMITS.position_rad, qd_share * LIMITS.velocity_radps
+    q, qd = q_share * LIMITS.upper_rad, qd_share * LIMITS.velocity_radps
     return join(motion, LIMITS, t_s, q, qd), q, qd
 
 
@@ -110,7 +111,7 @@ def test_a_way_begins_at_the_state_if_the_arm_can_brake_before_its_limits(
     motion, t_s, q_share, qd_share
 ):
     way, q, qd = joined(motion, t_s, 0.999 * q_share, 0.999 * qd_share)
-    room = LIMITS.position_rad - np.abs(q)
+    room = LIMITS.upper_rad - np.abs(q)
     assume((qd**2 < 2.0 * 0.999 * LIMITS.acceleration_radps2 * room).all())
     begin = values(way.at(t_s))
     np.testing.assert_allclose(begin[:2], [q, qd], rtol=0, atol=1e-12)
@@ -171,8 +172,8 @@ def test_a_way_takes_no_longer_than_its_share_of_a_limit_demands(distance, order
     """From rest to a place one limit is used to its share, and no other beyond it."""
     slow = np.array([1.0, 1.0, 1.0])
     slow[order] = 0.2
-    limits = MotionBounds(*(factor * row for factor, row in zip(slow, sizes(LIMITS), strict=True)))
-    limits = MotionBounds(LIMITS.position_rad, *sizes(limits)[1:])
+    rates = slow[1:, np.newaxis] * sizes(LIMITS)[1:]
+    limits = MotionBounds(LIMITS.lower_rad, LIMITS.upper_rad, *rates)
     start = np.array([distance, 0.0]) - 1.2
     way = join(Hold(np.array([-1.2, -1.2])), limits, 0.0, start, np.zeros(2))
     found = np.abs(values(way.at(np.linspace(0.0, way.duration_s, 4001)))).max(axis=1)[1:, 0]
@@ -247,3 +248,58 @@ def test_a_motion_may_take_its_share_of_the_limits_and_no_more(factor, is_fine):
     assert (
         is_joinable(Sinusoid(np.array([0.0, most[2] / 25.0]), np.full(2, 5.0), still)) == is_fine
     )
+
+
+ONE_SIDED = replace(LIMITS, lower_rad=np.array([-0.3, 0.5]), upper_rad=np.array([2.9, 2.6]))
+"""A range like that of many elbows: zero is at its end, or beyond it."""
+middles = pairs(0.0, 1.0)
+
+
+@given(
+    centre=middles, width=middles, omega=pairs(0.0, 3.0), t_s=times, q_share=wild, qd_share=wild
+)
+@example(np.full(2, 0.5), np.ones(2), np.full(2, 0.5), 0.0, np.array([-0.3, 2.6]), np.zeros(2))
+def test_within_a_range_that_is_not_symmetric_the_way_keeps_to_both_ends(
+    centre, width, omega, t_s, q_share, qd_share
+):
+    lower, upper = ONE_SIDED.lower_rad, ONE_SIDED.upper_rad
+    middle = lower + (0.1 + 0.8 * centre) * (upper - lower)
+    amplitude = 0.99 * width * np.minimum(upper - middle, middle - lower)
+    motion = Sinusoid(amplitude, omega, np.zeros(2), centre_rad=middle)
+    try:
+        require_joinable('it', motion, ONE_SIDED, JOINTS)
+    except ConfigError:
+        assume(False)
+    way = join(motion, ONE_SIDED, t_s, 3.0 * q_share, qd_share * LIMITS.velocity_radps)
+    found = values(way.at(instants(way)))
+    assert ((lower <= found[0]) & (found[0] <= upper)).all()
+    assert (np.abs(found[1:]) <= sizes(LIMITS)[1:, np.newaxis]).all()
+    end_s = float(end_of(way))
+    np.testing.assert_allclose(
+        values(way.at(end_s - 1e-9)), values(motion.at(end_s)), rtol=0, atol=1e-6
+    )
+
+
+def test_braking_stops_at_the_end_that_is_ahead():
+    down = brake(ONE_SIDED, np.array([0.0, 0.6]), np.array([-1.8, -1.9]))
+    up = brake(ONE_SIDED, np.array([0.0, 0.6]), np.array([1.8, 1.9]))
+    np.testing.assert_allclose(down.at(10.0).q_rad, [-0.3, 0.5], rtol=0, atol=1e-8)
+    assert (up.deceleration_radps2 < down.deceleration_radps2).all()  # it has room
+    outside = brake(ONE_SIDED, np.zeros(2), np.zeros(2))
+    np.testing.assert_allclose(outside.at(0.0).q_rad, [0.0, 0.5], rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ('centre', 'text'),
+    [
+        ((1.0, 0.9), "'elbow' would reach 0.4 rad, expected at least 0.5 rad; choose"),
+        ((1.0, 2.2), "'elbow' would reach 2.7 rad, expected at most 2.6 rad; choose"),
+        ((0.0, 1.5), "'shoulder' would reach -0.5 rad, expected at least -0.3 rad; choose"),
+    ],
+)
+def test_a_motion_that_leaves_one_end_of_a_range_is_refused_with_that_end(centre, text):
+    half = np.full(2, 0.5)
+    require_joinable('it', Sinusoid(half, half, half, np.array([1.0, 1.5])), ONE_SIDED, JOINTS)
+    motion = Sinusoid(half, half, half, centre_rad=np.array(centre))
+    with pytest.raises(ConfigError, match=f'it: joint {text}'):
+        require_joinable('it', motion, ONE_SIDED, JOINTS)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from metactl_ros.dynamics.two_link import gravity_torque, inertia_matrix, lump
 from metactl_ros.motion.limits import motion_limits
 from metactl_ros.settings import load_arm
 
@@ -18,8 +17,8 @@ SIGNS = st.tuples(*[st.sampled_from([-1.0, 1.0])] * 2)
 
 def torque_nm(arm, q_rad, qdd_radps2):
     """Return what accelerates an arm and holds it, without payload."""
-    model, q = lump(arm, 0.0), np.array(q_rad)
-    return inertia_matrix(model, q) @ qdd_radps2 + gravity_torque(model, q.tolist())
+    body, q = arm.body(), np.array(q_rad)
+    return body.inertia_matrix(q) @ qdd_radps2 + body.gravity(q)
 
 
 @given(q=st.tuples(ANGLES, ANGLES), signs=SIGNS)
@@ -35,8 +34,16 @@ def test_in_one_posture_a_joint_then_has_all_of_its_effort():
 
 def test_positions_and_velocities_are_those_of_the_arm():
     limits = motion_limits(ARM)
-    assert tuple(limits.position_rad) == ARM.limits.position_rad
+    assert tuple(limits.upper_rad) == ARM.limits.position_rad
+    assert tuple(limits.lower_rad) == tuple(-x for x in ARM.limits.position_rad)
     assert tuple(limits.velocity_radps) == ARM.limits.velocity_radps
+
+
+def test_a_range_that_is_not_symmetric_stays_so():
+    arm = replace(ARM, limits=replace(ARM.limits, position_lower_rad=(-0.3, 0.5)))
+    limits = motion_limits(arm)
+    assert tuple(limits.lower_rad) == (-0.3, 0.5)
+    assert tuple(limits.upper_rad) == ARM.limits.position_rad
 
 
 def test_an_arm_that_cannot_hold_itself_has_limits_above_zero():

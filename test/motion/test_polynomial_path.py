@@ -60,13 +60,19 @@ def test_pieces_are_the_polynomials_that_their_ends_determine(drawn):
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
+def sizes(bounds):
+    """Return the largest sizes of position, velocity and acceleration of each piece."""
+    farthest = np.maximum(np.abs(bounds.lower_rad), np.abs(bounds.upper_rad))
+    return farthest, bounds.velocity_radps, bounds.acceleration_radps2
+
+
 @given(knots_of_any_kind)
 def test_extremes_are_those_at_the_roots_of_the_derivatives(drawn):
     knots = knots_from(drawn)
     most = PolynomialPath(knots).extremes()
     for k, (h, joints) in enumerate(pieces_of(knots)):
         for joint, p in enumerate(joints):
-            bounds = (most.position_rad, most.velocity_radps, most.acceleration_radps2)
+            bounds = sizes(most)
             for order, bound in enumerate(bounds):
                 curve = p.deriv(order)
                 roots = curve.deriv().roots() if order < p.degree() else []
@@ -80,7 +86,7 @@ def test_nothing_along_a_path_is_beyond_its_extremes(drawn):
     knots = knots_from(drawn)
     path = PolynomialPath(knots)
     most = path.extremes()
-    bounds = np.stack([most.position_rad, most.velocity_radps, most.acceleration_radps2], axis=1)
+    bounds = np.stack(sizes(most), axis=1)
     for k in range(len(knots.t_s) - 1):
         for t_s in np.linspace(knots.t_s[k], knots.t_s[k + 1], 50)[:-1]:
             size = np.abs(values(path.at(float(t_s))))
@@ -129,9 +135,12 @@ def test_fitted_velocities_are_those_of_another_program(drawn):
 def test_between_points_without_velocities_no_joint_overshoots(drawn):
     steps_s, q = np.array(drawn).T
     knots = bare(np.cumsum(steps_s), q)
-    found = PolynomialPath(knots).extremes().position_rad[:, 0]
-    expected = np.maximum(np.abs(q[:-1]), np.abs(q[1:]))
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    found = PolynomialPath(knots).extremes()
+    for ends, expected in (
+        (found.lower_rad, np.minimum(q[:-1], q[1:])),
+        (found.upper_rad, np.maximum(q[:-1], q[1:])),
+    ):
+        np.testing.assert_allclose(ends[:, 0], expected, rtol=1e-9, atol=1e-9)
 
 
 def test_velocities_that_are_given_stay_but_the_last():

@@ -10,6 +10,10 @@ from metactl_ros.motion.reference import Hold, PointToPoint, Sinusoid
 
 MOTIONS = {
     'sinusoid': Sinusoid(np.array([0.8, 0.5]), np.array([1.0, 2.0**0.5]), np.array([0.3, 4.0])),
+    'off_centre': Sinusoid(
+        *(np.array([0.8, 0.5]), np.array([1.0, 2.0**0.5]), np.array([0.3, 4.0])),
+        centre_rad=np.array([1.5, -0.7]),
+    ),
     'point_to_point': PointToPoint(np.array([0.1, -0.4]), np.array([1.0, 0.7]), 2.0),
     'hold': Hold(np.array([0.2, -0.3])),
 }
@@ -25,6 +29,36 @@ def test_velocity_and_acceleration_are_the_derivatives(name, t):
     np.testing.assert_allclose(now.qd_radps, slope, rtol=0, atol=1e-7)
     # The jerk of the quintic jumps at its ends, so the difference quotient is off by jerk * h.
     np.testing.assert_allclose(now.qdd_radps2, bend, rtol=0, atol=2e-4)
+
+
+def test_a_centre_moves_the_positions_and_nothing_else():
+    t = np.linspace(0.0, 20.0, 401)
+    plain, moved = (MOTIONS[name].at(t) for name in ('sinusoid', 'off_centre'))
+    centre = MOTIONS['off_centre'].centre_rad
+    np.testing.assert_array_equal(moved.q_rad, centre + plain.q_rad)
+    np.testing.assert_array_equal(moved.qd_radps, plain.qd_radps)
+    np.testing.assert_array_equal(moved.qdd_radps2, plain.qdd_radps2)
+
+
+@pytest.mark.parametrize('name', ['sinusoid', 'off_centre'])
+def test_the_extent_of_a_sinusoid_is_reached_and_never_left(name):
+    motion = MOTIONS[name]
+    most, path = motion.extent(), motion.at(np.linspace(0.0, 200.0, 200_001))
+    for found, expected in (
+        (path.q_rad.min(axis=0), most.lower_rad),
+        (path.q_rad.max(axis=0), most.upper_rad),
+        (np.abs(path.qd_radps).max(axis=0), most.velocity_radps),
+        (np.abs(path.qdd_radps2).max(axis=0), most.acceleration_radps2),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_one_arm_of_a_batch_keeps_the_centre():
+    phases = np.array([[0.3, 4.0], [1.0, 2.0]])
+    batch = Sinusoid(np.ones(2), np.ones(2), phases, centre_rad=np.array([1.5, -0.7]))
+    for index in range(2):
+        alone = batch.of_arm(index).at(2.0).q_rad
+        np.testing.assert_array_equal(alone, batch.at(2.0).q_rad[index])
 
 
 def test_point_to_point_rests_at_both_ends_and_beyond():

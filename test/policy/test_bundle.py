@@ -269,6 +269,7 @@ def other(settings, section, **changes):
         ('arm', 'gravity_mps2', 9.8),
         ('limits', 'effort_nm', (150.0, 61.0)),
         ('limits', 'effort_rate_nmps', (4000.0, 1501.0)),
+        ('limits', 'position_lower_rad', (-2.9, -1.0)),
         ('law', 'rate_hz', 50.0),
         ('law', 'slope_per_s', 4.0),
         ('gain_box', 'kd_per_s', (5.0, 60.0)),
@@ -285,6 +286,15 @@ def test_another_robot_refuses_the_bundle_and_names_the_difference(
     message = refusal(lambda path: load_bundle(path, arm, controller), made)
     name = f'arm.limits.{key}' if section == 'limits' else f'{section}.{key}'
     assert f'{name}: this robot has {value!r}, the policy was made for' in message
+
+
+def test_the_hash_of_an_arm_changes_with_a_lower_end_only_if_one_is_stated(settings):
+    arm = settings.arm
+    # Of config/arm.yaml before joint ranges had a lower end: bundles of that time stay good.
+    assert hash_of(arm) == '79f6e1c8c8ee97a41e5cf6bc7358b585dad9d37e6872394928e9abd31f7142dd'
+    lower = tuple(-x for x in arm.limits.position_rad)
+    stated = replace(arm, limits=replace(arm.limits, position_lower_rad=lower))
+    assert hash_of(stated) != hash_of(arm)
 
 
 def test_the_first_difference_is_named(settings, made):

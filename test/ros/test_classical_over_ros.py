@@ -32,10 +32,10 @@ from metactl_ros.bag.topics import TOPICS
 from metactl_ros.baselines import CLASSICAL, constant_policy, load_baselines, load_classical
 from metactl_ros.cli import main
 from metactl_ros.control.estimators.disturbance import MomentumObserver
-from metactl_ros.control.estimators.estimator import Sight
+from metactl_ros.control.estimators.estimator import EstimatorInput
+from metactl_ros.control.law import tracking_error, TrackingState
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
-from metactl_ros.dynamics.two_link import lump
 from metactl_ros.errors import MetactlError
 from metactl_ros.plants import make_plant
 from metactl_ros.processes import commands, ProcessGroup, Setup
@@ -44,7 +44,6 @@ from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.runtime.controller import with_full_window
 from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
 from metactl_ros.settings import share_directory, shipped_policy
-from metactl_ros.signals import split
 from metactl_ros.sim.rollout import run_episode
 
 pytestmark = pytest.mark.ros
@@ -203,16 +202,15 @@ def test_the_estimate_of_another_controller_is_made_from_the_recorded_efforts(
     assert result.exit_code == 0
     bandwidth_radps = load_baselines().momentum_observer.estimator.momentum_observer
     log = result.log
-    observer = MomentumObserver(
-        bandwidth_radps, lump(settings.arm, 0.0), settings.arm.limits.effort_nm
-    )
+    observer = MomentumObserver(bandwidth_radps, settings.arm.limits.effort_nm)
     for k in range(STEPS):
-        rows = (log.q_rad[k], log.qd_radps[k], *[np.zeros(2)] * 3)
-        sight = Sight(
-            *(0.0, 0.01 if k else 0.0, *map(split, rows), None),
-            *(split(log.effort_before_nm[k]), 0.0, True),
+        at = TrackingState(log.q_rad[k], log.qd_radps[k], *[np.zeros(2)] * 3)
+        given = EstimatorInput(
+            *(0.0, 0.01 if k else 0.0, at, tracking_error(settings.controller.law, at)),
+            settings.arm.body().at(at.q, at.qd),
+            *(log.effort_before_nm[k], np.zeros(()), np.ones((), dtype=bool)),
         )
-        np.testing.assert_array_equal(result.again.estimate_nm[k], observer.update(sight))
+        np.testing.assert_array_equal(result.again.estimate_nm[k], observer.update(given))
     assert np.abs(result.again.estimate_nm[STEPS - 1]).max() > 1.0
     command = ['replay', str(whole), '--node', '/ct/controller', '--out', str(tmp_path)]
     assert main([*command, '--controller', 'momentum_observer']) == 0

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support.episodes import start
 
-from metactl_ros.dynamics.two_link import gravity_torque, inertia_matrix, lump
 from metactl_ros.plants import make_plant
 from metactl_ros.ros.simulated_robot import (
     brake_damping,
@@ -19,7 +18,7 @@ from metactl_ros.ros.simulated_robot import (
     MAX_REASON_LENGTH,
 )
 from metactl_ros.settings import load_settings
-from metactl_ros.signals import ArmState, split
+from metactl_ros.signals import ArmState
 
 MS = 1_000_000
 PERIOD_NS = 10 * MS
@@ -344,7 +343,7 @@ def test_a_stop_request_does_not_begin_an_episode():
 
 @given(angles, payloads)
 def test_a_braked_velocity_dies_out_without_changing_sign(q2, payload_kg):
-    mass = inertia_matrix(lump(ARM, payload_kg), np.array([0.0, q2]))
+    mass = ARM.body(payload_kg).inertia_matrix(np.array([0.0, q2]))
     modes = np.linalg.eigvals(0.01 * np.linalg.solve(mass, np.diag(DAMPING))).real
     assert modes.min() > 0.0
     assert modes.max() <= 1.0
@@ -354,7 +353,7 @@ def test_a_braked_velocity_dies_out_without_changing_sign(q2, payload_kg):
 def test_the_brake_never_drives_a_joint_and_keeps_to_the_limits(q, qd, payload_kg):
     truth = ArmState(0, np.array(q), np.array(qd))
     effort = brake_effort(ARM, DAMPING, payload_kg, truth)
-    gravity = np.array(gravity_torque(lump(ARM, payload_kg), split(truth.q_rad)))
+    gravity = ARM.body(payload_kg).gravity(truth.q_rad)
     assert (np.abs(effort) <= ARM.limits.effort_nm).all()
     assert ((effort - gravity) * truth.qd_radps <= 0.0).all()
 
@@ -380,6 +379,6 @@ def test_the_brake_carries_a_payload_that_was_added_later(by):
         if by == 'parameter' and k == 20:
             robot.set_conditions(1.5, 2.0)
         reading = robot.step(k * PERIOD_NS)
-    held = gravity_torque(lump(ARM, 1.5), split(reading.truth.q_rad))
+    held = ARM.body(1.5).gravity(reading.truth.q_rad)
     assert reading.effort_nm == pytest.approx(held, abs=0.5)
     assert np.abs(reading.truth.qd_radps).max() < 0.01

@@ -32,7 +32,6 @@ from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.baselines import load_classical
 from metactl_ros.check.certificates import check_certificates
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.dynamics.two_link import gravity_torque, lump
 from metactl_ros.motion.reference import Hold
 from metactl_ros.replay.recompute import reproduce
 from metactl_ros.runtime.control_thread import WARM_CACHE_NS
@@ -150,8 +149,7 @@ def test_after_a_long_pause_of_a_robot_that_does_not_measure_it_goes_on_from_gra
 ):
     before, after = Nap(300 * MS, measured_nm=None, states_go_on=states_go_on).wake()
     assert (np.abs(before.effort_nm - GRAVITY_NM) > STEP_NM).all()
-    q = after[0].tick.state.q_rad.tolist()
-    gravity = gravity_torque(lump(ARM, 0.0), q)
+    gravity = ARM.body().gravity(after[0].tick.state.q_rad)
     np.testing.assert_allclose(after[0].effort_nm, gravity, rtol=0, atol=1e-9)
     assert after[0].tick.was_resumed
     assert not after[1].tick.was_resumed

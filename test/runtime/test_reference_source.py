@@ -3,6 +3,7 @@
 """What the node is to follow: however it begins, resumes or is told, within every limit."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,9 +33,9 @@ NOW_NS = 5 * SECOND_NS
 ROS_NOW_NS = 1_700_000_000 * SECOND_NS
 REST = np.array([0.25, -0.5])
 LIMITS = motion_limits(load_arm())
-WIDE = MotionBounds(*np.full((3, 2), 1e9))
+WIDE = MotionBounds(np.full(2, -1e9), *np.full((3, 2), 1e9))
 MOTION = Sinusoid(np.array([0.8, 0.6]), np.array([1.0, 1.4]), np.array([0.3, -0.7]))
-MOST = np.stack([LIMITS.position_rad, LIMITS.velocity_radps, LIMITS.acceleration_radps2])
+MOST = np.stack([LIMITS.upper_rad, LIMITS.velocity_radps, LIMITS.acceleration_radps2])
 
 pairs = st.tuples(st.floats(-2.0, 2.0), st.floats(-2.0, 2.0))
 shares = st.tuples(st.floats(-1.0, 1.0), st.floats(-1.0, 1.0)).map(np.array)
@@ -212,7 +213,7 @@ REFUSALS = {
     ),
     'must end in the future, ends 0 s before it': trajectory(point(0.0, (0.0, 0.0))),
     'point 0: has no positions': trajectory(point(1.0, ())),
-    r"point 1: joint 'shoulder': expected a position of at most 2.9 rad in size, found 9 rad; "
+    r"point 1: joint 'shoulder': expected a position of -2.9 to 2.9 rad, found 9 rad; "
     'choose': trajectory(point(5.0, (0, 0)), point(10.0, (9, 0))),
     "on the way to point 1: joint 'shoulder' would reach 8.4e.09 rad/s, expected at most 8 rad/s; "
     'give it more time': trajectory(point(5.0, (-2.8, -0.5)), point(5.0 + 1e-9, (2.8, -0.5))),
@@ -227,6 +228,31 @@ REFUSALS = {
         point(5.0, (0, 0)), point(6.0, (0, 0), (0.0005, -0.01))
     ),
 }
+
+
+ONE_SIDED = replace(LIMITS, lower_rad=np.array([-0.3, -0.7]))
+OF_ONE_SIDE = {
+    "point 0: joint 'shoulder': expected a position of -0.3 to 2.9 rad, found -0.4 rad; choose": (
+        point(5.0, (-0.4, 0.0)),
+    ),
+    "on the way to point 1: joint 'elbow' would reach -0.9122 rad, expected at least -0.7 rad; it "
+    'overshoots': (point(5.0, (0, -0.69), (0, -0.5)), point(8.0, (0, -0.69))),
+}
+
+
+@pytest.mark.parametrize('text', OF_ONE_SIDE)
+def test_a_trajectory_beyond_the_lower_end_of_a_range_is_refused(text):
+    assert begun(*OF_ONE_SIDE[text], limits=LIMITS) is not None
+    with pytest.raises(MessageError, match=f'trajectory.*{text}'):
+        begun(*OF_ONE_SIDE[text], limits=ONE_SIDED)
+
+
+def test_within_a_range_that_is_not_symmetric_all_of_its_larger_side_may_be_used():
+    source = begun(point(8.0, (2.85, -0.65)), point(16.0, (-0.29, 2.55)), limits=ONE_SIDED)
+    for t_s in np.linspace(0.0, 17.0, 200):
+        q = after(source, t_s)[0]
+        assert ((ONE_SIDED.lower_rad <= q) & (q <= ONE_SIDED.upper_rad)).all()
+    assert_is_held(after(source, 17.0), (-0.29, 2.55))
 
 
 @pytest.mark.parametrize('text', REFUSALS)
@@ -354,7 +380,7 @@ def test_a_motion_rejoined_from_anywhere_is_continuous_within_limits_and_in_its_
     source, begin_ns = MotionSource(MOTION, LIMITS), nanoseconds_of(begun_s)
     source.begin(at_rest(stamp_ns=begin_ns))
     stamp_ns = begin_ns + nanoseconds_of(t_s)
-    state = ArmState(stamp_ns, 0.9 * q * LIMITS.position_rad, 0.1 * qd * LIMITS.velocity_radps)
+    state = ArmState(stamp_ns, 0.9 * q * LIMITS.upper_rad, 0.1 * qd * LIMITS.velocity_radps)
     source.rejoin(state)
     found = numbers(source.at(stamp_ns))
     np.testing.assert_allclose(found[:2], [state.q_rad, state.qd_radps], rtol=0, atol=1e-12)

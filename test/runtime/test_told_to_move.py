@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from metactl_ros.control.modes import Mode
-from metactl_ros.dynamics.two_link import gravity_torque, lump
 from metactl_ros.settings import load_arm
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.ros
 
 DOMAIN = os.getpid() % 50 * 2 + 1
 POSTURE = (0.3, -0.2)
-GRAVITY_NM = gravity_torque(lump(load_arm(), 0.0), list(POSTURE))
+GRAVITY_NM = load_arm().body().gravity(np.array(POSTURE))
 TRAJECTORIES = (PATIENT, 'reference:=trajectory', 'autostart:=true')
 
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from support.episodes import start
 
-from metactl_ros.dynamics.two_link import forward_dynamics, lump, mechanical_energy
 from metactl_ros.errors import PlantError
 from metactl_ros.settings import share_directory
-from metactl_ros.signals import split
 from metactl_ros.sim.arm_urdf import arm_urdf
 from metactl_ros.sim.bullet_arm import BulletArm, substeps_per_period
 
@@ -23,13 +21,13 @@ def energy_drift(settings, no_friction, substep_hz):
     """Return how much energy a falling arm gains in 2 s, as a share of what it exchanged."""
     plant = BulletArm(settings.arm, no_friction, 100.0, substep_hz)
     state = plant.reset(start([0.3, 0.4], payload_kg=1.0))
-    inertia = lump(settings.arm, 1.0)
-    before = mechanical_energy(inertia, split(state.q_rad), split(state.qd_radps))
+    body = settings.arm.body(1.0)
+    before = body.mechanical_energy(state.q_rad, state.qd_radps)
     kinetic = []
     for _ in range(200):
         state = plant.step(np.zeros(2))
-        energy = mechanical_energy(inertia, split(state.q_rad), split(state.qd_radps))
-        kinetic.append(energy - mechanical_energy(inertia, split(state.q_rad), [0.0, 0.0]))
+        energy = body.mechanical_energy(state.q_rad, state.qd_radps)
+        kinetic.append(energy - body.mechanical_energy(state.q_rad, np.zeros(2)))
     plant.close()
     assert max(kinetic) > 50.0
     return abs(energy - before) / max(kinetic)
@@ -55,7 +53,7 @@ def test_a_changed_payload_changes_the_acceleration_as_the_model_says(
     plant.reset(start(q, qd, payload_kg=payload))
     acceleration = (plant.step(effort).qd_radps - qd) / 0.001
     plant.close()
-    expected = forward_dynamics(lump(settings.arm, payload), *map(split, (q, qd, effort)))
+    expected = settings.arm.body(payload).forward_dynamics(q, qd, effort)
     np.testing.assert_allclose(acceleration, expected, rtol=1e-6, atol=1e-6)
 
 

@@ -11,9 +11,8 @@ import pytest
 from support.episodes import start
 
 from metactl_ros.dynamics.friction import friction_torque
-from metactl_ros.dynamics.two_link import forward_dynamics, lump
 from metactl_ros.ros.simulated_robot import brake_damping, brake_effort, FreeRunningRobot
-from metactl_ros.signals import ArmState, split
+from metactl_ros.signals import ArmState
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
 from metactl_ros.sim.faults import burden_of, Fault, FaultSchedule, KINDS, with_stops
 
@@ -171,13 +170,13 @@ def test_stops_give_a_jammed_joint_no_acceleration_and_leave_the_others_their_to
 ):
     is_jammed = np.array(jammed)
     state = ArmState(0, np.array(q), np.where(is_jammed, 0.0, speed))
-    inertia, friction = lump(settings.arm, payload_kg), settings.plant.friction
+    body, friction = settings.arm.body(payload_kg), settings.plant.friction
     memory = np.array([1.0, -2.0])
-    acting = with_stops(inertia, friction, state, memory, np.array(effort), is_jammed)
+    acting = with_stops(body, friction, state, memory, np.array(effort), is_jammed)
     assert np.array_equal(acting[~is_jammed], np.array(effort)[~is_jammed])
     net = acting - friction_torque(friction, state.qd_radps, memory)
-    qdd = forward_dynamics(inertia, split(state.q_rad), split(state.qd_radps), net.tolist())
-    assert np.abs(np.array(qdd)[is_jammed]).max() < 1e-6
+    qdd = body.forward_dynamics(state.q_rad, state.qd_radps, net)
+    assert np.abs(qdd[is_jammed]).max() < 1e-6
 
 
 @pytest.mark.parametrize('plant', ['rk4', 'bullet'])

@@ -6,20 +6,18 @@ import numpy as np
 import pytest
 from support.episodes import start
 
-from metactl_ros.dynamics.two_link import lump, mechanical_energy
 from metactl_ros.errors import PlantError
-from metactl_ros.signals import split
 from metactl_ros.sim.rk4_arm import Rk4Arm
 
 
 def test_energy_is_conserved_without_friction(settings, no_friction):
     plant = Rk4Arm(settings.arm, no_friction, 1000.0)
     state = plant.reset(start([[0.3, 0.4], [1.2, -2.0]], payload_kg=[0.0, 1.5]))
-    inertia = lump(settings.arm, np.array([0.0, 1.5]))
-    before = mechanical_energy(inertia, split(state.q_rad), split(state.qd_radps))
+    body = settings.arm.body(np.array([0.0, 1.5]))
+    before = body.mechanical_energy(state.q_rad, state.qd_radps)
     for _ in range(2000):
         state = plant.step(np.zeros((2, 2)))
-    after = mechanical_energy(inertia, split(state.q_rad), split(state.qd_radps))
+    after = body.mechanical_energy(state.q_rad, state.qd_radps)
     assert np.abs(state.qd_radps).max() > 1.0
     np.testing.assert_allclose(after, before, rtol=0, atol=1e-6)
 
@@ -28,10 +26,10 @@ def test_friction_takes_energy_from_a_falling_arm(settings):
     friction = replace(settings.plant.friction, memory_gain_nmprad=0.0)
     plant = Rk4Arm(settings.arm, friction, 1000.0)
     state = plant.reset(start([0.3, 0.4]))
-    inertia, energy = lump(settings.arm, 0.0), []
+    body, energy = settings.arm.body(), []
     for _ in range(1000):
         state = plant.step(np.zeros(2))
-        energy.append(float(mechanical_energy(inertia, split(state.q_rad), split(state.qd_radps))))
+        energy.append(float(body.mechanical_energy(state.q_rad, state.qd_radps)))
     assert np.all(np.diff(energy) <= 1e-9)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from metactl_ros.control.law import nominal_gains
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.dynamics.two_link import gravity_torque, lump
 from metactl_ros.motion.reference import Hold
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.settings import load_settings
@@ -26,7 +25,7 @@ QUICK = replace(
     modes=replace(SETTINGS.controller.modes, warmup_ticks=0, recovery_ticks=3),
 )
 POSTURE = np.array([0.4, -0.3])
-GRAVITY_NM = np.array(gravity_torque(lump(ARM, 0.0), POSTURE.tolist()))
+GRAVITY_NM = ARM.body().gravity(POSTURE)
 NOMINAL_GAINS = nominal_gains(QUICK.law, 2, 2)
 NOMINAL, WARMUP, FALLBACK, STOP, BLIND, FAULT = Mode
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from metactl_ros.baselines import Baseline, make_classical
 from metactl_ros.control.estimators.choice import make_estimator
-from metactl_ros.control.estimators.estimator import Sight
-from metactl_ros.control.law import Situation, tracking_error
+from metactl_ros.control.estimators.estimator import EstimatorInput
+from metactl_ros.control.law import tracking_error, TrackingState
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.settings import load_settings
-from metactl_ros.signals import Reference, seconds, split, stack
+from metactl_ros.signals import Reference, seconds
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from support.episodes import start
@@ -31,21 +31,23 @@ NO_LIMITS = replace(ARM.limits, effort_nm=(1e9, 1e9), effort_rate_nmps=(1e12, 1e
 
 def sight(
     q, qd, wanted, *, time_s=0.0, passed_s=0.01, effort_nm=(0.0, 0.0), payload_kg=0.0, learn=True
-) -> Sight:
+) -> EstimatorInput:
     """Return what an estimator is shown of arrays (..., 2) and a `Reference`."""
-    situation = Situation(*map(split, (q, qd, wanted.q_rad, wanted.qd_radps, wanted.qdd_radps2)))
-    error = tracking_error(LAW, situation)
-    effort = split(np.array(effort_nm, dtype=np.float64))
-    return Sight(time_s, passed_s, *situation, error, effort, payload_kg, learn)
+    at = TrackingState(q, qd, wanted.q_rad, wanted.qd_radps, wanted.qdd_radps2)
+    error, effort = tracking_error(LAW, at), np.array(effort_nm, dtype=np.float64)
+    payload_kg, learn = np.asarray(payload_kg, dtype=np.float64), np.asarray(learn)
+    return EstimatorInput(
+        time_s, passed_s, at, error, ARM.body().at(q, qd), effort, payload_kg, learn
+    )
 
 
-def at_goal(q, qd, qdd=(0.0, 0.0), **options) -> Sight:
+def at_goal(q, qd, qdd=(0.0, 0.0), **options) -> EstimatorInput:
     """Return a sight of an arm that is where it should be."""
     q, qd, qdd = (np.array(x, dtype=np.float64) for x in (q, qd, qdd))
     return sight(q, qd, Reference(q, qd, qdd), **options)
 
 
-def random_sights(seed, num, lead=()) -> list[Sight]:
+def random_sights(seed, num, lead=()) -> list[EstimatorInput]:
     """Return sights of arms that move at random and may learn at random, 10 ms apart."""
     rng = np.random.default_rng(seed)
     drawn = []
@@ -61,7 +63,7 @@ def random_sights(seed, num, lead=()) -> list[Sight]:
                 passed_s=0.01 * (k > 0),
                 effort_nm=30.0 * effort,
                 payload_kg=rng.uniform(0.0, 1.5, lead),
-                learn=may_learn if lead else bool(may_learn),
+                learn=may_learn,
             )
         )
     return drawn
@@ -69,21 +71,22 @@ def random_sights(seed, num, lead=()) -> list[Sight]:
 
 def of_arm(together, index):
     """Return the sight of one arm of a batch."""
-
-    def pick(part):
-        return [float(component[index]) for component in part]
-
-    vectors = [pick(part) for part in together[2:7]]
-    error = type(together.error)(*map(pick, together.error))
-    scalars = float(together.payload_estimate_kg[index]), bool(together.may_learn[index])
-    return Sight(*together[:2], *vectors, error, pick(together.effort_nm), *scalars)
+    at = TrackingState(*(part[index] for part in together.at))
+    return together._replace(
+        at=at,
+        error=tracking_error(LAW, at),
+        posture=ARM.body().at(at.q, at.qd),
+        effort_nm=together.effort_nm[index],
+        payload_estimate_kg=np.asarray(together.payload_estimate_kg[index]),
+        may_learn=np.asarray(together.may_learn[index]),
+    )
 
 
 def assert_batch_equals_arms(settings) -> None:
     """Assert that an estimator gives each arm of a batch what it would give that arm alone."""
     sights = random_sights(3, 60, (4,))
     estimator = make_estimator(settings, ARM, LAW)
-    together = np.stack([stack(estimator.update(one)) for one in sights])
+    together = np.stack([estimator.update(one) for one in sights])
     assert np.abs(together).max() > 1.0
     for arm in range(4):
         estimator.reset()
@@ -95,7 +98,7 @@ class Recorder:
     """An estimator that keeps its inputs and returns what a test sets."""
 
     def __init__(self, answer=(0.0, 0.0)):
-        self.sights, self.num_resets, self.answer = [], 0, list(answer)
+        self.sights, self.num_resets, self.answer = [], 0, np.array(answer)
 
     def reset(self):
         """Count it."""

@@ -4,16 +4,13 @@
 
 import numpy as np
 
-from metactl_ros.control import law
-from metactl_ros.control.law import feed_forward_features, tracking_error
-from metactl_ros.dynamics.two_link import bias_torque, lump, mass_at
+from metactl_ros.control.law import feed_forward_features, tracking_error, TrackingState
 from metactl_ros.settings import load_settings
-from metactl_ros.signals import split
 
 SETTINGS = load_settings()
 LAW = SETTINGS.controller.law
 COLUMNS = SETTINGS.controller.gain_box.columns
-MODEL = lump(SETTINGS.arm, 0.0)
+MODEL = SETTINGS.arm.body()
 
 
 def problems(count, seed, reach=1.5):
@@ -42,12 +39,11 @@ class Situation:
         self._derive()
 
     def _derive(self):
-        self.mass = mass_at(MODEL, split(self.q))
-        self.bias = bias_torque(MODEL, split(self.q), split(self.qd))
+        self.posture = MODEL.at(self.q, self.qd)
+        self.bias = self.posture.bias
         wanted = (self.q_desired, self.qd_desired, self.qdd_desired)
-        at = law.Situation(*map(split, (self.q, self.qd, *wanted)))
-        self.error = tracking_error(LAW, at)
-        self.phi = feed_forward_features(LAW, COLUMNS, split(self.qd_desired))
+        self.error = tracking_error(LAW, TrackingState(self.q, self.qd, *wanted))
+        self.phi = feed_forward_features(LAW, COLUMNS, self.qd_desired)
 
     def of_arm(self, index):
         """Return the situation of one arm of a batch."""

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from metactl_ros.dynamics.friction import Friction
-from metactl_ros.dynamics.two_link import gravity_torque, lump
 from metactl_ros.errors import ConfigError
 from metactl_ros.plants import make_plant
 from metactl_ros.settings import load_file
@@ -173,7 +172,7 @@ def test_a_payload_that_scales_the_mass_slows_the_arm_and_weighs_nothing(setting
     scaled, point = (
         replace(s, plant=replace(s.plant, friction=FRICTIONLESS)) for s in (scaled, point)
     )
-    holding = np.array(gravity_torque(lump(settings.arm, 0.0), Q_RAD))
+    holding = settings.arm.body().gravity(np.array(Q_RAD))
     assert np.allclose(first_acceleration(scaled, 1.5, holding), 0.0, atol=1e-9)
     assert np.abs(first_acceleration(point, 1.5, holding)).max() > 1.0
     push = holding + np.array([0.5, 0.2])

@@ -8,7 +8,7 @@ import pytest
 from stable_baselines3.common.env_checker import check_env
 
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.control.shield import nearest
+from metactl_ros.control.shield import project_all
 from metactl_ros.dynamics.friction import memory_rate
 from metactl_ros.metrics import LOST_ERROR_RAD
 from metactl_ros.plants import make_plant
@@ -139,7 +139,7 @@ def test_the_half_space_in_action_space_is_the_one_the_shield_used(make):
         *_, info = env.step(action)
         space = info['half_space'].astype(np.float64)
         batch = (action[np.newaxis].astype(np.float64), space[np.newaxis, :-1], space[-1:])
-        assert nearest(*batch)[2][0] == pytest.approx(info['distance'], abs=1e-5)
+        assert project_all(*batch)[2][0] == pytest.approx(info['distance'], abs=1e-5)
         assert info['was_moved'] == (info['distance'] > 1e-6)
 
 

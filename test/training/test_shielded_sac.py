@@ -7,7 +7,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from support.situations import problems
 import torch
 
-from metactl_ros.control.shield import nearest
+from metactl_ros.control.shield import project_all
 from training.learn.env import ArmEnv, EnvSettings
 from training.learn.replay_buffer import WindowReplayBuffer
 from training.learn.shielded_sac import distance_to_admissible, project, ShieldedSAC
@@ -134,7 +134,7 @@ def tensors():
 
 def test_the_torch_projection_is_the_shields(tensors):
     arrays = [tensor.numpy() for tensor in tensors]
-    expected, _, distance = nearest(*arrays)
+    expected, _, distance = project_all(*arrays)
     np.testing.assert_allclose(project(*tensors), expected, rtol=0, atol=1e-10)
     np.testing.assert_allclose(distance_to_admissible(*tensors), distance, rtol=0, atol=1e-10)
 
@@ -153,7 +153,7 @@ def test_the_gradient_is_that_of_the_shields_distance(tensors):
     for entry in range(8):
         step = h * np.eye(8)[entry]
         above, below = (
-            nearest(point + side * step, normal.numpy(), offset.numpy())[2] for side in (1, -1)
+            project_all(point + side * step, normal.numpy(), offset.numpy())[2] for side in (1, -1)
         )
         slope = (above - below) / (2 * h)
         np.testing.assert_allclose(proposal.grad[:, entry], slope, rtol=0, atol=1e-5)

@@ -112,7 +112,9 @@ def draw_cases(settings: Settings, regime: Regime, cases: Cases) -> Episode:
     """
     rng = np.random.default_rng(cases.seed)
     payload = np.repeat(np.array(cases.payloads_kg), cases.rollouts)
-    phase = np.tile(lattice_phases(rng, cases.rollouts), (len(cases.payloads_kg), 1))
+    phase = np.tile(
+        lattice_phases(rng, cases.rollouts, len(cases.amplitude_rad)), (len(cases.payloads_kg), 1)
+    )
     amplitude = np.array(cases.amplitude_rad)
     motion: Sinusoid | PointToPoint
     if regime.motion == 'sinusoid':

@@ -136,8 +136,8 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
     def _half_space(self, step: ControlStep) -> NDArray[np.float32]:
         """Return (normal, offset) of the admissible half-space in action space, shape (m + 1,)."""
         space, gain_map = step.decision.half_space, self.loop.gain_map
-        normal = [n * half for n, half in zip(space.normal, gain_map.half_width, strict=True)]
-        return np.array([*normal, -space.excess(gain_map.middle)], dtype=np.float32)
+        normal = space.normal * gain_map.half_width
+        return np.append(normal, -space.excess(gain_map.middle)).astype(np.float32)
 
 
 def settled_memory(episode: Episode, memory_gain_nmprad: float, tau_z_s: float) -> Array:

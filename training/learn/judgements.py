@@ -52,11 +52,15 @@ from torch.nn import functional
 from torch.nn.attention import sdpa_kernel, SDPBackend
 
 from metactl_ros.control.window import feature_names
-from metactl_ros.dynamics.two_link import NUM_JOINTS
 from metactl_ros.result_file import write_json
 from metactl_ros.signals import Array
 from training.learn.attention import AttentionBlock, CausalBlock, Heads
-from training.learn.networks import DeepAttention, ShallowAttention, WindowExtractor
+from training.learn.networks import (
+    DeepAttention,
+    NUM_JOINTS,
+    ShallowAttention,
+    WindowExtractor,
+)
 from training.learn.replay_buffer import WindowReplayBuffer
 from training.learn.run import RunError
 

@@ -40,7 +40,6 @@ from torch import nn
 from torch.nn import functional
 
 from metactl_ros.control.window import feature_names, token_map, Tokens
-from metactl_ros.dynamics.two_link import NUM_JOINTS
 from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import write_json
 from training.arguments import command_parser
@@ -71,6 +70,8 @@ HEAD_WIDTH = 16
 FEATURES_DIM = 64
 HEAD_LAYERS = (64, 64)
 """Hidden layers of actor and critics behind the features."""
+NUM_JOINTS = 2
+"""Of the paper's arm, for which these networks are."""
 NUM_ACTIONS = 8
 """m, of the design: two K_d, two Lambda, four eta."""
 MIN_FEATURES = len(feature_names(('',) * NUM_JOINTS))

@@ -11,7 +11,7 @@ over what is shipped; what it does not mention stays.
 `checkpoint.py` has the rest of a run directory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 import json
 from pathlib import Path
@@ -27,6 +27,7 @@ from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.plants import PlantName
 from metactl_ros.result_file import code_of_checkout, provenance, write_json
 from metactl_ros.settings import load_file, Settings, share_directory
+from metactl_ros.signals import Array
 from metactl_ros.strict_yaml import read_yaml
 from training.learn.env import ArmEnv, EnvSettings
 from training.learn.networks import make_policy_kwargs, Model, NetworkConfig
@@ -206,7 +207,7 @@ def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -
     return model
 
 
-def begin_at(model: ShieldedSAC, action: Sequence[float]) -> None:
+def begin_at(model: ShieldedSAC, action: Array) -> None:
     """Let a fresh actor propose nearly one action, and explore little around it.
 
     Learning on top of a controller that is good already would first have to learn that one again:

@@ -25,8 +25,8 @@ from metactl_ros.control.estimators.friction_observers import (
     OracleSettings,
 )
 from metactl_ros.control.estimators.slotine_li import SlotineLi, SlotineLiSettings
-from metactl_ros.control.law import ControlLaw
-from metactl_ros.dynamics.two_link import Arm, Inertia, lump
+from metactl_ros.control.law import LawSettings
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.errors import ConfigError
 
 
@@ -47,17 +47,15 @@ class EstimatorSettings:
             raise ConfigError(f'EstimatorSettings: expected one of {names}, found {given}.')
 
 
-def make_estimator(settings: EstimatorSettings, arm: Arm, law: ControlLaw) -> Estimator:
+def make_estimator(settings: EstimatorSettings, arm: ArmModel, law: LawSettings) -> Estimator:
     """Return the estimator of the settings for an arm whose model has no payload."""
-    model = lump(arm, 0.0)
-    per_kg = Inertia(*(one - none for one, none in zip(lump(arm, 1.0), model, strict=True)))
     if settings.integral is not None:
-        return Integral(settings.integral, model, arm.limits.effort_nm)
+        return Integral(settings.integral, arm.limits.effort_nm)
     if settings.momentum_observer is not None:
-        return MomentumObserver(settings.momentum_observer, model, arm.limits.effort_nm)
+        return MomentumObserver(settings.momentum_observer, arm.limits.effort_nm)
     if settings.slotine_li is not None:
-        return SlotineLi(settings.slotine_li, law, model, per_kg)
+        return SlotineLi(settings.slotine_li, law, arm.body_per_kg())
     if settings.lugre_observer is not None:
         return LugreObserver(settings.lugre_observer)
     assert settings.oracle is not None
-    return Oracle(settings.oracle, per_kg)
+    return Oracle(settings.oracle, arm.body_per_kg())

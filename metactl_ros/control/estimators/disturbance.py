@@ -5,16 +5,11 @@
 from dataclasses import dataclass
 import math
 
+import numpy as np
+
 from metactl_ros.config import require_positive
-from metactl_ros.control.estimators.estimator import Sight
-from metactl_ros.dynamics.two_link import (
-    apply_mass,
-    gravity_torque,
-    Inertia,
-    mass_at,
-    momentum_flow,
-)
-from metactl_ros.signals import choose, clamp, Component, Vector
+from metactl_ros.control.estimators.estimator import EstimatorInput
+from metactl_ros.signals import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,33 +33,24 @@ class Integral:
     alone it never asks for more than a joint can give.
     """
 
-    def __init__(
-        self, settings: IntegralSettings, model: Inertia, largest_nm: tuple[float, ...]
-    ) -> None:
+    def __init__(self, settings: IntegralSettings, largest_nm: tuple[float, ...]) -> None:
         self._rate_per_s2 = settings.rate_per_s2
-        self._model = model
-        self._largest_nm = largest_nm
-        self._sum: Vector | None = None
+        self._largest_nm = np.array(largest_nm)
+        self._sum: Array | None = None
 
     def reset(self) -> None:
         """Forget the integral."""
         self._sum = None
 
-    def update(self, sight: Sight) -> Vector:
+    def update(self, given: EstimatorInput) -> Array:
         """Return the estimate after the last period."""
-        before = self._sum or [0.0 * s for s in sight.error.s_radps]
-        grown = [x + sight.passed_s * s for x, s in zip(before, sight.error.s_radps, strict=True)]
-        mass = mass_at(self._model, sight.q_rad)
-        most = [
-            largest / (self._rate_per_s2 * inertia)
-            for largest, inertia in zip(self._largest_nm, (mass.m11, mass.m22), strict=True)
-        ]
-        bounded = clamp(grown, [-x for x in most], most)
-        self._sum = [
-            choose(sight.may_learn | (abs(new) < abs(old)), [new], [old])[0]
-            for new, old in zip(bounded, before, strict=True)
-        ]
-        return apply_mass(mass, [self._rate_per_s2 * x for x in self._sum])
+        s = given.error.s_radps
+        before = np.zeros(s.shape) if self._sum is None else self._sum
+        most = self._largest_nm / (self._rate_per_s2 * given.posture.diagonal)
+        grown = np.minimum(np.maximum(before + given.passed_s * s, -most), most)
+        is_taken = given.may_learn[..., np.newaxis] | (np.abs(grown) < np.abs(before))
+        self._sum = np.where(is_taken, grown, before)
+        return given.posture.apply(self._rate_per_s2 * self._sum)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,44 +77,27 @@ class MomentumObserver:
     as d. With a delay of T in the loop it stays stable only well below 1 / T.
     """
 
-    def __init__(
-        self, settings: MomentumObserverSettings, model: Inertia, largest_nm: tuple[float, ...]
-    ) -> None:
+    def __init__(self, settings: MomentumObserverSettings, largest_nm: tuple[float, ...]) -> None:
         self._bandwidth_radps = settings.bandwidth_radps
-        self._model = model
-        self._highest: Vector = largest_nm
-        self._lowest: Vector = [-most for most in largest_nm]
-        self._momentum: Vector | None = None
-        self._flow: Vector = []
-        self._estimate: list[Component] = []
+        self._largest = np.array(largest_nm)
+        self._before: tuple[Array, Array] | None = None
+        self._estimate = np.zeros(len(largest_nm))
 
     def reset(self) -> None:
         """Forget momentum and estimate."""
-        self._momentum = None
+        self._before = None
 
-    def update(self, sight: Sight) -> Vector:
+    def update(self, given: EstimatorInput) -> Array:
         """Return the estimate after the last period; zero at first."""
-        q, qd = sight.q_rad, sight.qd_radps
-        momentum = apply_mass(mass_at(self._model, q), qd)
-        gravity = gravity_torque(self._model, q)
-        flow = [a - b for a, b in zip(momentum_flow(self._model, q, qd), gravity, strict=True)]
-        if self._momentum is None:
-            self._estimate = [0.0 * p for p in momentum]
+        momentum = given.posture.apply(given.at.qd)
+        flow = given.posture.momentum_flow - given.posture.gravity
+        if self._before is None:
+            self._estimate = np.zeros(momentum.shape)
         else:
-            share = -math.expm1(-self._bandwidth_radps * sight.passed_s)
-            rows = zip(
-                self._estimate,
-                sight.effort_nm,
-                flow,
-                self._flow,
-                momentum,
-                self._momentum,
-                strict=True,
-            )
-            renewed = [
-                d + share * (tau + 0.5 * (f + f_0) - (p - p_0) / sight.passed_s - d)
-                for d, tau, f, f_0, p, p_0 in rows
-            ]
-            self._estimate = clamp(renewed, self._lowest, self._highest)
-        self._momentum, self._flow = momentum, flow
+            share = -math.expm1(-self._bandwidth_radps * given.passed_s)
+            momentum_0, flow_0 = self._before
+            d = given.effort_nm + 0.5 * (flow + flow_0) - (momentum - momentum_0) / given.passed_s
+            renewed = self._estimate + share * (d - self._estimate)
+            self._estimate = np.minimum(np.maximum(renewed, -self._largest), self._largest)
+        self._before = (momentum, flow)
         return self._estimate

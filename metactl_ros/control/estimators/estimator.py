@@ -11,41 +11,43 @@ each new state, before the policy is asked.
 
 from typing import NamedTuple, Protocol
 
-from metactl_ros.control.law import Situation, TrackingError
-from metactl_ros.signals import choose, clamp, Component, is_finite, seconds, Vector
+import numpy as np
+
+from metactl_ros.control.law import TrackingError, TrackingState
+from metactl_ros.dynamics.rigid_body import Posture
+from metactl_ros.signals import Array, each_arm, Flags, seconds, where_arms
 
 MOST_PERIODS = 5
 """Between two states of which an estimator makes sense."""
 
 
-class Sight(NamedTuple):
-    """What an estimator is shown with a new state, all finite; components as in `signals.py`."""
+class EstimatorInput(NamedTuple):
+    """What an estimator gets with a new state, all finite; arrays are (..., n) unless stated."""
 
     time_s: float
     """Of the state, since reset."""
     passed_s: float
     """Since the state before; 0 with the first."""
-    q_rad: Vector
-    qd_radps: Vector
-    q_desired_rad: Vector
-    qd_desired_radps: Vector
-    qdd_desired_radps2: Vector
+    at: TrackingState
     error: TrackingError
-    effort_nm: Vector
+    posture: Posture
+    """Of the nominal arm."""
+    effort_nm: Array
     """What acted since the state before, on average."""
-    payload_estimate_kg: Component
-    may_learn: Component
-    """Whether the estimate before could act: NOMINAL, and no limit cut the effort."""
+    payload_estimate_kg: Array
+    """Shape (...)."""
+    may_learn: Flags
+    """Whether the estimate before could act: NOMINAL, and no limit cut the effort, shape (...)."""
 
 
 class Estimator(Protocol):
     """Estimates d; it remembers, and forgets all with a reset."""
 
     def reset(self) -> None:
-        """Forget everything; the next sight is the first."""
+        """Forget everything; the next input is the first."""
 
-    def update(self, sight: Sight) -> Vector:
-        """Return the estimate of d with this state, in N m, one component per joint."""
+    def update(self, given: EstimatorInput) -> Array:
+        """Return the estimate of d with this state, in N m, shape (..., n)."""
 
 
 class Estimation:
@@ -58,57 +60,58 @@ class Estimation:
         self, estimator: Estimator, largest_nm: tuple[float, ...], period_ns: int
     ) -> None:
         self._estimator = estimator
-        self._highest: Vector = largest_nm
-        self._lowest: Vector = [-most for most in largest_nm]
+        self._largest = np.array(largest_nm)
         self._gap_ns = MOST_PERIODS * period_ns
-        self.estimate_nm: list[Component] = []
+        self.estimate_nm = np.zeros(len(largest_nm))
+        self.reset(self.estimate_nm)
 
-    def reset(self, effort_nm: Vector) -> None:
+    def reset(self, effort_nm: Array) -> None:
         """Begin anew with an effort that acts until the first state; the estimate is zero."""
         self._estimator.reset()
         self._stamp_ns: int | None = None
-        self._effort, self._sum, self._num_summed = effort_nm, list(effort_nm), 1
-        self._may_learn: Component = False
-        self._state: tuple[Vector, Vector] | None = None
-        self._is_believable: Component = True
-        self.estimate_nm = [0.0 * effort for effort in effort_nm]
+        self._effort, self._sum, self._num_summed = effort_nm, effort_nm, 1
+        self._may_learn: Flags = np.zeros(effort_nm.shape[:-1], dtype=bool)
+        self._state: tuple[Array, Array] | None = None
+        self._is_usable: Flags = np.ones(effort_nm.shape[:-1], dtype=bool)
+        self.estimate_nm = np.zeros(effort_nm.shape)
 
-    def note(self, effort_nm: Vector, may_learn: Component) -> None:
-        """Remember an effort that was sent."""
+    def record_effort(self, effort_nm: Array, may_learn: Flags) -> None:
+        """Remember an effort that was sent, shape (..., n)."""
         self._effort, self._may_learn = effort_nm, may_learn
-        self._sum = [total + effort for total, effort in zip(self._sum, effort_nm, strict=True)]
+        self._sum = self._sum + effort_nm
         self._num_summed += 1
 
-    def believe(self, situation: Situation, is_believable: Component) -> Situation:
-        """Return the situation, with the last believable state in place of one that is not.
+    def reject_outlier(self, at: TrackingState, is_usable: Flags) -> TrackingState:
+        """Return the state, with the last usable one in place of one that is not.
 
         An integral never forgets a single sample of 1e5 rad / s.
         """
-        if self._state is not None:
-            pairs = zip((situation.q, situation.qd), self._state, strict=True)
-            q, qd = (choose(is_believable, new, old) for new, old in pairs)
-            situation = situation._replace(q=q, qd=qd)
-        self._state = (situation.q, situation.qd)
-        self._is_believable = is_believable
-        return situation
+        if self._state is not None and not is_usable.all():
+            q, qd = self._state
+            at = at._replace(q=where_arms(is_usable, at.q, q), qd=where_arms(is_usable, at.qd, qd))
+        self._state = (at.q, at.qd)
+        self._is_usable = is_usable
+        return at
 
-    def look(
+    def update(
         self,
         stamp_ns: int,
-        situation: Situation,
+        posture: Posture,
+        at: TrackingState,
         error: TrackingError,
-        payload_estimate_kg: Component,
-        effort_nm: Vector | None,
+        payload_estimate_kg: Array | float,
+        effort_nm: Array | None,
     ) -> None:
         """Renew the estimate with a state.
 
         Args:
             stamp_ns: Of the state, since reset.
-            situation: The state and its reference.
+            posture: Of the nominal arm at the state.
+            at: The state and its reference.
             error: Of the one against the other.
-            payload_estimate_kg: p_hat; one that is not finite counts as none.
-            effort_nm: What acted since the state before, if it was not what was noted; one that
-                is not finite is not believed.
+            payload_estimate_kg: p_hat, shape (...); one that is not finite counts as none.
+            effort_nm: What acted since the state before, if it was not what was recorded; one that
+                is not finite is not used.
         """
         passed_ns = 0
         if self._stamp_ns is not None:
@@ -118,23 +121,22 @@ class Estimation:
         if passed_ns > self._gap_ns:
             self._estimator.reset()
             passed_ns = 0
-        mean: Vector = self._effort
-        if self._num_summed:
-            mean = [total / self._num_summed for total in self._sum]
+        mean = self._sum / self._num_summed if self._num_summed else self._effort
         if effort_nm is not None:
-            told = clamp(effort_nm, self._lowest, self._highest)
-            mean = choose(is_finite(sum(told)), told, mean)
-        knows_payload = is_finite(payload_estimate_kg)
-        (payload_kg,) = choose(knows_payload, [payload_estimate_kg], [0.0])
-        sight = Sight(
+            told = np.clip(effort_nm, -self._largest, self._largest)
+            mean = where_arms(each_arm(np.isfinite(told)), told, mean)
+        payload_kg = np.asarray(payload_estimate_kg, dtype=np.float64)
+        given = EstimatorInput(
             seconds(stamp_ns),
             seconds(passed_ns),
-            *situation,
+            at,
             error,
+            posture,
             mean,
-            payload_kg,
-            self._may_learn & self._is_believable,
+            np.where(np.isfinite(payload_kg), payload_kg, 0.0),
+            self._may_learn & self._is_usable,
         )
-        self.estimate_nm = clamp(self._estimator.update(sight), self._lowest, self._highest)
+        estimate = self._estimator.update(given)
+        self.estimate_nm = np.clip(estimate, -self._largest, self._largest)
         self._stamp_ns = stamp_ns
-        self._sum, self._num_summed = [0.0 * effort for effort in self._effort], 0
+        self._sum, self._num_summed = np.zeros(self._effort.shape), 0

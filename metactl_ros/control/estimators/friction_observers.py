@@ -5,11 +5,13 @@
 from dataclasses import dataclass
 import math
 
+import numpy as np
+
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.control.estimators.estimator import Sight
-from metactl_ros.dynamics.friction import Friction, stribeck_torque
-from metactl_ros.dynamics.two_link import apply_mass, bias_torque, Inertia, mass_at
-from metactl_ros.signals import Component, functions_for, Vector
+from metactl_ros.control.estimators.estimator import EstimatorInput
+from metactl_ros.dynamics.friction import Friction, friction_torque
+from metactl_ros.dynamics.rigid_body import RigidBody
+from metactl_ros.signals import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,40 +63,24 @@ class LugreObserver:
 
     def __init__(self, settings: LugreSettings) -> None:
         self._settings = settings
-        self._deflection: list[Component] = []
+        self._deflection: Array | None = None
 
     def reset(self) -> None:
         """Forget the deflection."""
-        self._deflection = []
+        self._deflection = None
 
-    def update(self, sight: Sight) -> Vector:
+    def update(self, given: EstimatorInput) -> Array:
         """Return the estimate after the last period."""
-        if not self._deflection:
-            self._deflection = [0.0 * q for q in sight.q_rad]
-        rows = [
-            self._moved(x, qd, s, sight)
-            for x, qd, s in zip(self._deflection, sight.qd_radps, sight.error.s_radps, strict=True)
-        ]
-        self._deflection = [x for x, _ in rows]
-        c = self._settings
-        return [
-            c.stiffness_nmprad * x + c.damping_nmsprad * rate + c.viscous_nmsprad * qd
-            for (x, rate), qd in zip(rows, sight.qd_radps, strict=True)
-        ]
-
-    def _moved(
-        self, x: Component, qd: Component, s: Component, sight: Sight
-    ) -> tuple[Component, Component]:
-        """Return deflection and its rate at the end of the period."""
-        c = self._settings
-        functions = functions_for(qd)
+        c, qd = self._settings, given.at.qd
+        x = np.zeros(qd.shape) if self._deflection is None else self._deflection
         ratio = qd / c.stribeck_velocity_radps
-        level = c.coulomb_nm + (c.static_nm - c.coulomb_nm) * functions.exp(-ratio * ratio)
-        decay = c.stiffness_nmprad * abs(qd) / level + TINY
-        drive = qd + c.correction * s * sight.may_learn
-        grown = -functions.expm1(-decay * sight.passed_s) / decay
-        x = x + grown * (drive - decay * x)
-        return x, drive - decay * x
+        level = c.coulomb_nm + (c.static_nm - c.coulomb_nm) * np.exp(-ratio * ratio)
+        decay = c.stiffness_nmprad * np.abs(qd) / level + TINY
+        drive = qd + c.correction * given.error.s_radps * given.may_learn[..., np.newaxis]
+        grown = -np.expm1(-decay * given.passed_s) / decay
+        self._deflection = x = x + grown * (drive - decay * x)
+        rate = drive - decay * x
+        return c.stiffness_nmprad * x + c.damping_nmsprad * rate + c.viscous_nmsprad * qd
 
 
 TINY = 1e-9
@@ -135,35 +121,29 @@ class Oracle:
     of what can be reached, not a rival.
     """
 
-    def __init__(self, settings: OracleSettings, per_kg: Inertia) -> None:
+    def __init__(self, settings: OracleSettings, per_kg: RigidBody) -> None:
         self._truth = settings
         self._per_kg = per_kg
-        self._memory: list[Component] = []
+        self._memory: Array | None = None
 
     def reset(self) -> None:
         """Forget the memory: the arm begins without."""
-        self._memory = []
+        self._memory = None
 
-    def update(self, sight: Sight) -> Vector:
+    def update(self, given: EstimatorInput) -> Array:
         """Return d."""
-        if not self._memory:
-            self._memory = [0.0 * q for q in sight.q_rad]
-            self._qd_before = sight.qd_radps
-        truth = self._truth
-        tau_z_s = self._tau_z_s(sight.time_s - sight.passed_s)  # the plant's, all period long
-        fade = math.exp(-sight.passed_s / tau_z_s)
+        truth, at = self._truth, given.at
+        if self._memory is None:
+            self._memory, self._qd_before = np.zeros(at.q.shape), at.qd
+        tau_z_s = self._tau_z_s(given.time_s - given.passed_s)  # the plant's, all period long
+        fade = math.exp(-given.passed_s / tau_z_s)
         charge = truth.friction.memory_gain_nmprad * tau_z_s * (1.0 - fade)
-        rows = zip(self._memory, self._qd_before, sight.qd_radps, strict=True)
-        self._memory = [fade * z + charge * 0.5 * (qd_0 + qd) for z, qd_0, qd in rows]
-        self._qd_before = sight.qd_radps
-        q, wanted = sight.q_rad, sight.qd_desired_radps
-        push = apply_mass(mass_at(self._per_kg, q), sight.qdd_desired_radps2)
-        load = [a + b for a, b in zip(push, bias_torque(self._per_kg, q, wanted), strict=True)]
-        payload_kg = self._payload_kg(sight.time_s)
-        return [
-            payload_kg * torque + stribeck_torque(truth.friction, qd, z)
-            for torque, qd, z in zip(load, wanted, self._memory, strict=True)
-        ]
+        self._memory = fade * self._memory + charge * 0.5 * (self._qd_before + at.qd)
+        self._qd_before = at.qd
+        per_kg = self._per_kg.at(at.q, at.qd_desired)
+        load = per_kg.apply(at.qdd_desired) + per_kg.bias
+        friction = friction_torque(truth.friction, at.qd_desired, self._memory)
+        return self._payload_kg(given.time_s) * load + friction
 
     def _payload_kg(self, time_s: float) -> float:
         truth = self._truth

@@ -3,19 +3,14 @@
 """Slotine and Li's adaptive controller, as an estimator of what the model lacks."""
 
 from dataclasses import dataclass
-import math
+
+import numpy as np
 
 from metactl_ros.config import require_not_negative, require_positive
-from metactl_ros.control.estimators.estimator import Sight
-from metactl_ros.control.law import ControlLaw
-from metactl_ros.dynamics.two_link import (
-    apply_mass,
-    coriolis_torque,
-    gravity_torque,
-    Inertia,
-    mass_at,
-)
-from metactl_ros.signals import choose, clamp, Component, dot, functions_for, Vector
+from metactl_ros.control.estimators.estimator import EstimatorInput
+from metactl_ros.control.law import LawSettings
+from metactl_ros.dynamics.rigid_body import RigidBody
+from metactl_ros.signals import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,106 +69,67 @@ class SlotineLi:
     one would feed back positively. The payload begins at its estimate, all else at zero.
     """
 
-    def __init__(
-        self, settings: SlotineLiSettings, law: ControlLaw, model: Inertia, per_kg: Inertia
-    ) -> None:
-        self._settings, self._law = settings, law
-        self._model, self._per_kg = model, per_kg
+    def __init__(self, settings: SlotineLiSettings, law: LawSettings, per_kg: RigidBody) -> None:
+        self._settings, self._law, self._per_kg = settings, law, per_kg
         num_filters = len(settings.memory_horizons_s)
-        self._rates = [
-            settings.payload_rate,
-            settings.coulomb_rate,
-            settings.viscous_rate,
-            *[settings.memory_rate] * num_filters,
-        ]
-        self._most = [
-            settings.payload_most_kg,
-            settings.coulomb_most_nm,
-            settings.viscous_most_nmsprad,
-            *[settings.memory_most_nmprad] * num_filters,
-        ]
-        self._payload_kg: list[Component] = []
-        self._weights: list[list[Component]] = []
-        self._memory: list[list[Component]] = []
+        self._horizons_s = np.array(settings.memory_horizons_s)[:, np.newaxis]
+        rates = [settings.coulomb_rate, settings.viscous_rate]
+        self._rates = np.array(rates + [settings.memory_rate] * num_filters)[:, np.newaxis]
+        largest = [settings.coulomb_most_nm, settings.viscous_most_nmsprad]
+        largest += [settings.memory_most_nmprad] * num_filters
+        self._largest = np.array(largest)[:, np.newaxis]
+        self._has_begun = False
+        self._payload_kg: Array = np.zeros(())
+        self._weights: Array = np.zeros((len(largest), 0))
+        self._memory: Array = np.zeros((num_filters, 0))
 
     def reset(self) -> None:
         """Forget what was learnt."""
-        self._payload_kg = []
+        self._has_begun = False
 
-    def update(self, sight: Sight) -> Vector:
+    def update(self, given: EstimatorInput) -> Array:
         """Return the estimate after the last period."""
-        if not self._payload_kg:
-            self._begin(sight)
-        self._filter(sight)
-        payload_column = self._payload_torque(sight)
-        s, joint_columns = sight.error.s_radps, self._joint_columns(sight)
-        slope = dot(payload_column, s)
-        self._payload_kg = self._learnt(self._payload_kg, [slope], self._rates[:1], 0, sight)
-        self._weights = [
-            self._learnt(
-                weights, [column * error for column in columns], self._rates[1:], 1, sight
-            )
-            for weights, columns, error in zip(self._weights, joint_columns, s, strict=True)
-        ]
-        coupling = coriolis_torque(self._model, sight.q_rad, sight.qd_radps, s)
-        return [
-            c + self._payload_kg[0] * load + dot(weights, columns)
-            for c, load, weights, columns in zip(
-                coupling, payload_column, self._weights, joint_columns, strict=True
-            )
-        ]
+        if not self._has_begun:
+            self._begin(given)
+        self._filter(given)
+        load, columns = self._payload_torque(given), self._joint_columns(given)
+        s, may_learn, dt_s = given.error.s_radps, given.may_learn, given.passed_s
+        settings = self._settings
+        payload = self._payload_kg + dt_s * settings.payload_rate * np.sum(load * s, axis=-1)
+        payload = np.clip(payload, 0.0, settings.payload_most_kg)
+        self._payload_kg = np.where(may_learn, payload, self._payload_kg)
+        weights = self._weights + dt_s * self._rates * columns * s[..., np.newaxis, :]
+        weights = np.minimum(np.maximum(weights, 0.0), self._largest)
+        self._weights = np.where(may_learn[..., np.newaxis, np.newaxis], weights, self._weights)
+        known = given.posture.coriolis(s) + self._payload_kg[..., np.newaxis] * load
+        return np.asarray(known + np.sum(self._weights * columns, axis=-2))
 
-    def _begin(self, sight: Sight) -> None:
-        zeros = [0.0 * q for q in sight.q_rad]
-        guess = sight.payload_estimate_kg + zeros[0]
-        self._payload_kg = clamp([guess], [0.0], [self._settings.payload_most_kg])
-        self._weights = [[zero] * (len(self._rates) - 1) for zero in zeros]
-        self._memory = [[zero] * len(self._settings.memory_horizons_s) for zero in zeros]
-        self._qd_before = sight.qd_radps
+    def _begin(self, given: EstimatorInput) -> None:
+        lead, n = given.at.q.shape[:-1], given.at.q.shape[-1]
+        guess = np.broadcast_to(given.payload_estimate_kg, lead)
+        self._payload_kg = np.clip(guess, 0.0, self._settings.payload_most_kg)
+        self._weights = np.zeros((*lead, len(self._rates), n))
+        self._memory = np.zeros((*lead, len(self._horizons_s), n))
+        self._qd_before = given.at.qd
+        self._has_begun = True
 
-    def _filter(self, sight: Sight) -> None:
+    def _filter(self, given: EstimatorInput) -> None:
         """Move the bank on by a period in which the velocity was the mean of its ends."""
-        fades = [math.exp(-sight.passed_s / tau_s) for tau_s in self._settings.memory_horizons_s]
-        rows = zip(self._memory, self._qd_before, sight.qd_radps, strict=True)
-        self._memory = [
-            [
-                fade * z + (1.0 - fade) * tau_s * 0.5 * (qd_0 + qd)
-                for fade, tau_s, z in zip(
-                    fades, self._settings.memory_horizons_s, filters, strict=True
-                )
-            ]
-            for filters, qd_0, qd in rows
-        ]
-        self._qd_before = sight.qd_radps
+        fade = np.exp(-given.passed_s / self._horizons_s)
+        mean = 0.5 * (self._qd_before + given.at.qd)[..., np.newaxis, :]
+        self._memory = fade * self._memory + (1.0 - fade) * self._horizons_s * mean
+        self._qd_before = given.at.qd
 
-    def _payload_torque(self, sight: Sight) -> list[Component]:
-        """Return what one kilogram at the tip adds to the law, N m / kg."""
-        q, qd, error = sight.q_rad, sight.qd_radps, sight.error
-        slope = self._law.slope_per_s
-        qd_r = [v + s for v, s in zip(qd, error.s_radps, strict=True)]
-        qdd_r = [
-            a + slope * e_dot
-            for a, e_dot in zip(sight.qdd_desired_radps2, error.e_dot_radps, strict=True)
-        ]
-        parts = (
-            apply_mass(mass_at(self._per_kg, q), qdd_r),
-            coriolis_torque(self._per_kg, q, qd, qd_r),
-            gravity_torque(self._per_kg, q),
-        )
-        return [sum(joint) for joint in zip(*parts, strict=True)]
+    def _payload_torque(self, given: EstimatorInput) -> Array:
+        """Return what one kilogram at the tip adds to the law, N m / kg, shape (..., n)."""
+        at, error = given.at, given.error
+        qd_r = at.qd + error.s_radps
+        qdd_r = at.qdd_desired + self._law.slope_per_s * error.e_dot_radps
+        per_kg = self._per_kg.at(at.q, at.qd)
+        return per_kg.apply(qdd_r) + per_kg.coriolis(qd_r) + per_kg.gravity
 
-    def _joint_columns(self, sight: Sight) -> list[list[Component]]:
-        """Return (Coulomb, viscous, filters) of each joint."""
-        tanh = functions_for(sight.qd_desired_radps[0]).tanh
-        eps = self._law.coulomb_smoothing_radps
-        rows = zip(sight.qd_desired_radps, sight.qd_radps, self._memory, strict=True)
-        return [[tanh(wanted / eps), qd, *filters] for wanted, qd, filters in rows]
-
-    def _learnt(
-        self, values: Vector, slopes: Vector, rates: Vector, begin: int, sight: Sight
-    ) -> list[Component]:
-        rows = zip(values, slopes, rates, strict=True)
-        grown = [value + sight.passed_s * rate * slope for value, slope, rate in rows]
-        most = self._most[begin : begin + len(grown)]
-        kept = clamp(grown, [0.0 * value for value in most], most)
-        return choose(sight.may_learn, kept, values)
+    def _joint_columns(self, given: EstimatorInput) -> Array:
+        """Return (Coulomb, viscous, filters) of each joint, shape (..., columns, n)."""
+        sign = np.tanh(given.at.qd_desired / self._law.coulomb_smoothing_radps)
+        two = np.stack([sign, given.at.qd], axis=-2)
+        return np.concatenate([two, self._memory], axis=-2)

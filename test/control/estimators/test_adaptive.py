@@ -20,24 +20,14 @@ from support.sights import (
     sight,
 )
 
-from metactl_ros.control.computed_torque import computed_torque, holding_torque
 from metactl_ros.control.estimators.choice import EstimatorSettings, make_estimator
 from metactl_ros.control.estimators.slotine_li import SlotineLiSettings
-from metactl_ros.control.shield import AdmissibleGains
-from metactl_ros.dynamics.two_link import (
-    bias_torque,
-    coriolis_matrix,
-    gravity_torque,
-    Inertia,
-    inertia_matrix,
-    lump,
-    mass_at,
-)
-from metactl_ros.signals import Reference, split
+from metactl_ros.control.law import AdmissibleGains, computed_torque, holding_torque
+from metactl_ros.signals import Reference
 from metactl_ros.sim.rk4_arm import Rk4Arm
 
-MODEL = lump(ARM, 0.0)
-PER_KG = Inertia(*(one - none for one, none in zip(lump(ARM, 1.0), MODEL, strict=True)))
+MODEL = ARM.body()
+PER_KG = ARM.body_per_kg()
 K_D, SLOPE = 60.0, LAW.slope_per_s
 THETA = (K_D, K_D, SLOPE, SLOPE, 1.0, 1.0)
 BANK_S = (0.5, 2.0, 8.0)
@@ -79,8 +69,8 @@ class Textbook:
     def regressor(self, q, qd, qd_desired, qd_r, qdd_r):
         size = 2 + len(self.tau_s)
         Y = np.zeros((2, 1 + 2 * size))
-        C, g = coriolis_matrix(PER_KG, q, qd), np.array(gravity_torque(PER_KG, split(q)))
-        Y[:, 0] = inertia_matrix(PER_KG, q) @ qdd_r + C @ qd_r + g
+        C, g = PER_KG.coriolis_matrix(q, qd), PER_KG.gravity(q)
+        Y[:, 0] = PER_KG.inertia_matrix(q) @ qdd_r + C @ qd_r + g
         for joint in range(2):
             coulomb = np.tanh(qd_desired[joint] / LAW.coulomb_smoothing_radps)
             begin = 1 + joint * size
@@ -97,17 +87,20 @@ class Textbook:
         s = qd_r - qd
         Y = self.regressor(q, qd, wanted.qd_radps, qd_r, qdd_r)
         self.a = np.clip(self.a + passed_s * self.gamma * (Y.T @ s), 0.0, self.most)
-        M, C = inertia_matrix(MODEL, q), coriolis_matrix(MODEL, q, qd)
-        g = np.array(gravity_torque(MODEL, split(q)))
+        M, C = MODEL.inertia_matrix(q), MODEL.coriolis_matrix(q, qd)
+        g = MODEL.gravity(q)
         return M @ qdd_r + C @ qd_r + g + Y @ self.a + K_D * M @ s
 
 
 def effort_of(estimator, here):
-    mass, bias = mass_at(MODEL, here.q_rad), bias_torque(MODEL, here.q_rad, here.qd_radps)
-    phi = [estimator.update(here)]
-    gains = AdmissibleGains(THETA)
-    hold = holding_torque(bias, phi, gains)
-    return computed_torque(mass, hold, here.qdd_desired_radps2, here.error, gains)
+    phi = estimator.update(here)[np.newaxis]
+    gains = AdmissibleGains(np.array(THETA))
+    hold = holding_torque(here.posture.bias, phi, gains)
+    return computed_torque(here.posture, hold, here.at.qdd_desired, here.error, gains)
+
+
+def textbook_effort(book, here):
+    return book.effort(here.at.q, here.at.qd, Reference(*here.at[2:]), here.passed_s)
 
 
 @pytest.mark.parametrize('growth', [1.0, 1e4], ids=['within', 'at the bounds'])
@@ -116,10 +109,8 @@ def test_the_law_is_slotine_and_lis(growth):
     estimator, sights = estimator_of(settings), random_sights(1, 40)
     book = Textbook(settings, sights[0].payload_estimate_kg)
     for here in sights:
-        here = here._replace(may_learn=True)
-        wanted = Reference(*map(np.array, here[4:7]))
-        q, qd = np.array(here.q_rad), np.array(here.qd_radps)
-        expected = book.effort(q, qd, wanted, here.passed_s)
+        here = here._replace(may_learn=np.array(True))
+        expected = textbook_effort(book, here)
         np.testing.assert_allclose(effort_of(estimator, here), expected, rtol=1e-12, atol=1e-11)
     at_bound = np.isin(book.a, [0.0, *book.most])
     assert np.any(at_bound) if growth > 1.0 else not np.all(at_bound)
@@ -138,15 +129,15 @@ def adaptive_ride(settings, friction, rate_hz):
         payload_estimate_kg=payload_estimate_kg,
     )
     of_joint = [0.0, friction.viscous_nmsprad, 0.0, friction.memory_gain_nmprad, 0.0]
-    a, true = np.array([payload_kg, *of_joint, *of_joint]), lump(ARM, payload_kg)
+    a, true = np.array([payload_kg, *of_joint, *of_joint]), ARM.body(payload_kg)
     book, value, rate = Textbook(settings, payload_estimate_kg), [], []
     learns = book.gamma > 0.0
     for k, (q, qd, s) in enumerate(zip(run.q, run.qd, run.s, strict=True)):
         wanted = Reference(run.q_desired[k], run.qd_desired[k], run.qdd_desired[k])
         book.effort(q, qd, wanted, (k > 0) / rate_hz)
         unknown = np.sum((a - book.a)[learns] ** 2 / book.gamma[learns])
-        value.append(0.5 * s @ inertia_matrix(true, q) @ s + 0.5 * unknown)
-        rate.append(K_D * s @ inertia_matrix(MODEL, q) @ s)
+        value.append(0.5 * s @ true.inertia_matrix(q) @ s + 0.5 * unknown)
+        rate.append(K_D * s @ MODEL.inertia_matrix(q) @ s)
     lost = np.cumsum([0.0, *(0.5 * (a + b) / rate_hz for a, b in pairwise(rate))])
     return np.array(value), lost
 
@@ -175,14 +166,13 @@ def test_no_parameter_leaves_its_bounds_however_fast_it_is_learnt(seed, growth):
     estimator = estimator_of(replace(SETTINGS, **dict.fromkeys(RATES, growth)))
     book = Textbook(SETTINGS, 0.0)
     for here in random_sights(seed, 12):
-        found = np.array(estimator.update(here))
-        wanted = Reference(*map(np.array, here[4:7]))
-        q, qd, s = map(np.array, (here.q_rad, here.qd_radps, here.error.s_radps))
-        book.effort(q, qd, wanted, here.passed_s)  # for its filters
-        qdd_r = wanted.qdd_radps2 + SLOPE * np.array(here.error.e_dot_radps)
-        Y = book.regressor(q, qd, wanted.qd_radps, qd + s, qdd_r)
+        found = estimator.update(here)
+        (q, qd, _, qd_desired, qdd_desired), s = here.at, here.error.s_radps
+        textbook_effort(book, here)  # for its filters
+        qdd_r = qdd_desired + SLOPE * here.error.e_dot_radps
+        Y = book.regressor(q, qd, qd_desired, qd + s, qdd_r)
         least, most = np.minimum(Y, 0.0) @ book.most, np.maximum(Y, 0.0) @ book.most
-        rest = found - coriolis_matrix(MODEL, q, qd) @ s
+        rest = found - MODEL.coriolis_matrix(q, qd) @ s
         assert np.all((least - 1e-9 <= rest) & (rest <= most + 1e-9))
 
 
@@ -190,16 +180,15 @@ def test_nothing_is_learnt_while_it_may_not_but_the_bank_goes_on():
     adaptive, fixed = estimator_of(SETTINGS), estimator_of(STUBBORN)
     sights = random_sights(4, 20)
     for here in sights:
-        here = here._replace(may_learn=False)
-        assert adaptive.update(here) == fixed.update(here)
-    last = sights[-1]._replace(may_learn=True)
+        here = here._replace(may_learn=np.array(False))
+        np.testing.assert_array_equal(adaptive.update(here), fixed.update(here))
+    last = sights[-1]._replace(may_learn=np.array(True))
     book = Textbook(SETTINGS, sights[0].payload_estimate_kg)
     book.gamma, learnt = 0.0 * book.gamma, book.gamma
     for here in [*sights, last]:
         if here is last:
             book.gamma = learnt
-        wanted = Reference(*map(np.array, here[4:7]))
-        expected = book.effort(*map(np.array, here[2:4]), wanted, here.passed_s)
+        expected = textbook_effort(book, here)
     np.testing.assert_allclose(effort_of(adaptive, last), expected, rtol=1e-12, atol=1e-11)
 
 
@@ -219,12 +208,12 @@ def bank_miss(horizon_s, rate_hz):
             estimator.update(sight(q, qd, ahead, passed_s=1.0 / rate_hz))
         else:
             here = at_goal(q, qd, passed_s=(k > 0) / rate_hz, learn=False)
-            found = np.array(estimator.update(here))
+            found = estimator.update(here)
             if k / rate_hz > 0.1:
                 misses.append(np.abs(found - plant.memory_nm).max())
         t = k / rate_hz
         drive = np.array([25.0 * np.cos(5.0 * t), -8.0 * np.cos(7.0 * t)])
-        state = plant.step(drive + gravity_torque(MODEL, split(q)))
+        state = plant.step(drive + MODEL.gravity(q))
     assert np.abs(plant.memory_nm).max() > 0.1
     return max(misses)
 
@@ -243,7 +232,7 @@ def test_the_bank_follows_the_memory_of_the_friction_model(horizon_s):
 def test_the_payload_begins_at_its_estimate_within_its_bounds(estimate_kg, begin_kg):
     estimator = estimator_of(SETTINGS)
     q, qd, qdd = np.random.default_rng(5).uniform(-1.5, 1.5, (3, 2))
-    load = inertia_matrix(PER_KG, q) @ qdd + bias_torque(PER_KG, split(q), split(qd))
+    load = PER_KG.inertia_matrix(q) @ qdd + PER_KG.at(q, qd).bias
     for _ in range(2):
         for told_kg in (estimate_kg, estimate_kg + 1.0):  # only the first counts
             here = at_goal(q, qd, qdd, payload_kg=told_kg, learn=False)

@@ -12,34 +12,41 @@ from metactl_ros.baselines import load_baselines, truth_of
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.disturbance import IntegralSettings, MomentumObserverSettings
 from metactl_ros.control.estimators.estimator import Estimation, MOST_PERIODS
-from metactl_ros.control.law import Situation, TrackingError
+from metactl_ros.control.law import TrackingError, TrackingState
 from metactl_ros.errors import ConfigError
 
 PERIOD_NS = 10_000_000
 TRUTH = truth_of(SETTINGS.plant, 0.75, 2.0)
 
-NOWHERE = Situation(*([0.0, 0.0] for _ in range(5)))
-NO_ERROR = TrackingError(*([0.0, 0.0] for _ in range(3)))
+NOWHERE = TrackingState(*np.zeros((5, 2)))
+NO_ERROR = TrackingError(*np.zeros((3, 2)))
+POSTURE = ARM.body().at(NOWHERE.q, NOWHERE.qd)
+YES, NO = np.array(True), np.array(False)
 
 
 def estimation_of(recorder, effort_nm=(7.0, 3.0)):
     estimation = Estimation(recorder, ARM.limits.effort_nm, PERIOD_NS)
-    estimation.reset(list(effort_nm))
+    estimation.reset(np.array(effort_nm))
     return estimation
 
 
 def look(estimation, tick, effort_nm=None, payload_kg=0.5):
-    estimation.look(round(tick * PERIOD_NS), NOWHERE, NO_ERROR, payload_kg, effort_nm)
+    told = None if effort_nm is None else np.array(effort_nm)
+    estimation.update(round(tick * PERIOD_NS), POSTURE, NOWHERE, NO_ERROR, payload_kg, told)
+
+
+def record(estimation, effort_nm, may_learn=YES):
+    estimation.record_effort(np.array(effort_nm), may_learn)
 
 
 def test_an_estimator_is_told_the_mean_effort_since_the_state_before():
     recorder = Recorder()
     estimation = estimation_of(recorder)
     look(estimation, 0)
-    estimation.note([1.0, 2.0], True)
+    record(estimation, [1.0, 2.0])
     look(estimation, 1)
     for efforts in ([3.0, 4.0], [5.0, -8.0]):
-        estimation.note(efforts, True)
+        record(estimation, efforts)
     look(estimation, 3)
     look(estimation, 3.5)  # nothing new was sent: the last effort still acts
     found = [(sight.passed_s, list(sight.effort_nm)) for sight in recorder.sights]
@@ -54,30 +61,34 @@ def test_an_estimator_is_told_the_mean_effort_since_the_state_before():
 def test_an_estimator_is_told_of_the_state_its_goal_its_time_and_whether_it_may_learn():
     recorder = Recorder()
     estimation = estimation_of(recorder)
-    here = Situation(*([0.1 * k, 0.1 * k + 0.05] for k in range(5)))
-    error = TrackingError([1.0, 2.0], [3.0, 4.0], [5.0, 6.0])
-    for tick, may_learn in ((7, True), (8, False), (9, True)):
-        estimation.look(tick * PERIOD_NS, here, error, 0.6, None)
-        estimation.note([0.0, 0.0], may_learn)
-    estimation.look(10 * PERIOD_NS, here, error, 0.6, None)
+    here = TrackingState(*(np.array([0.1 * k, 0.1 * k + 0.05]) for k in range(5)))
+    error = TrackingError(*np.arange(1.0, 7.0).reshape(3, 2))
+    posture = ARM.body().at(here.q, here.qd)
+    for tick, may_learn in ((7, YES), (8, NO), (9, YES)):
+        estimation.update(tick * PERIOD_NS, posture, here, error, 0.6, None)
+        record(estimation, [0.0, 0.0], may_learn)
+    estimation.update(10 * PERIOD_NS, posture, here, error, 0.6, None)
     assert [sight.may_learn for sight in recorder.sights] == [False, True, False, True]
     assert [sight.time_s for sight in recorder.sights] == [0.07, 0.08, 0.09, 0.1]
     for sight in recorder.sights:
-        assert (*sight[2:8], sight.payload_estimate_kg) == (*here, error, 0.6)
+        assert sight.payload_estimate_kg == 0.6
+        assert sight.posture is posture
+        for told, expected in ((sight.at, here), (sight.error, error)):
+            np.testing.assert_array_equal(told, expected)
 
 
 def test_of_two_states_with_one_stamp_it_sees_the_first():
     recorder = Recorder([1.0, 2.0])
     estimation = estimation_of(recorder)
     look(estimation, 0)
-    estimation.note([1.0, 1.0], True)
+    record(estimation, [1.0, 1.0])
     look(estimation, 2)
-    recorder.answer = [9.0, 9.0]
-    estimation.note([3.0, 3.0], True)
+    recorder.answer = np.array([9.0, 9.0])
+    record(estimation, [3.0, 3.0])
     for tick in (2, 1, 0):
         look(estimation, tick)
     assert len(recorder.sights) == 2
-    assert estimation.estimate_nm == [1.0, 2.0]
+    assert estimation.estimate_nm.tolist() == [1.0, 2.0]
     look(estimation, 3)
     assert list(recorder.sights[-1].effort_nm) == [3.0, 3.0]  # not forgotten on the way
 
@@ -100,10 +111,11 @@ def test_a_reset_begins_anew_with_no_estimate():
     recorder = Recorder([1.0, 2.0])
     estimation = estimation_of(recorder)
     look(estimation, 5)
-    estimation.note([1.0, 1.0], True)
-    estimation.reset([4.0, 5.0])
-    assert estimation.estimate_nm == [0.0, 0.0]
-    assert recorder.num_resets == 2
+    record(estimation, [1.0, 1.0])
+    before = recorder.num_resets
+    estimation.reset(np.array([4.0, 5.0]))
+    assert estimation.estimate_nm.tolist() == [0.0, 0.0]
+    assert recorder.num_resets == before + 1
     look(estimation, 0)
     last = recorder.sights[-1]
     assert (last.passed_s, list(last.effort_nm), last.may_learn) == (0.0, [4.0, 5.0], False)
@@ -116,7 +128,7 @@ def test_a_reset_begins_anew_with_no_estimate():
 def test_an_estimate_is_never_larger_than_the_motors_are_strong(answer, kept):
     estimation = estimation_of(Recorder(answer))
     look(estimation, 0)
-    assert estimation.estimate_nm == kept
+    assert estimation.estimate_nm.tolist() == kept
 
 
 @pytest.mark.parametrize(
@@ -132,7 +144,7 @@ def test_an_effort_that_was_measured_counts_for_that_which_was_sent(told, believ
     recorder = Recorder()
     estimation = estimation_of(recorder)
     look(estimation, 0)
-    estimation.note([10.0, 20.0], True)
+    record(estimation, [10.0, 20.0])
     look(estimation, 1, told)
     assert list(recorder.sights[-1].effort_nm) == believed
 
@@ -149,11 +161,13 @@ def test_efforts_that_nobody_sees_take_no_room():
     look(estimation, 0)
 
     def room():
-        return sum(len(x) for x in vars(estimation).values() if isinstance(x, list))
+        return sum(
+            np.size(x) for x in vars(estimation).values() if isinstance(x, np.ndarray | list)
+        )
 
     before = room()
     for _ in range(100):
-        estimation.note([1.0, 1.0], False)
+        record(estimation, [1.0, 1.0], NO)
     assert room() == before
 
 

@@ -27,14 +27,7 @@ from metactl_ros.control.estimators.friction_observers import (
     OracleSettings,
 )
 from metactl_ros.dynamics.friction import friction_torque
-from metactl_ros.dynamics.two_link import (
-    bias_torque,
-    gravity_torque,
-    Inertia,
-    inertia_matrix,
-    lump,
-)
-from metactl_ros.signals import Reference, seconds, split
+from metactl_ros.signals import Reference, seconds
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.sensing import SensedPlant
 
@@ -48,8 +41,8 @@ LUGRE = LugreSettings(
     correction=1.0,
 )
 SIGMA_0, SIGMA_2 = LUGRE.stiffness_nmprad, LUGRE.viscous_nmsprad
-MODEL = lump(ARM, 0.0)
-PER_KG = Inertia(*(one - none for one, none in zip(lump(ARM, 1.0), MODEL, strict=True)))
+MODEL = ARM.body()
+PER_KG = ARM.body_per_kg()
 TRUTH = OracleSettings(friction=FRICTION, payload_kg=0.8, tau_z_s=2.0)
 ONLY_MEMORY = replace(NO_FRICTION, memory_gain_nmprad=FRICTION.memory_gain_nmprad)
 
@@ -161,9 +154,9 @@ def test_no_velocity_gives_a_friction_that_is_not_finite(v):
 def test_a_reset_forgets_the_bristle():
     observer = LugreObserver(LUGRE)
     first = observer.update(moving(0.3))
-    assert observer.update(moving(0.3)) != first
+    assert (observer.update(moving(0.3)) != first).all()
     observer.reset()
-    assert observer.update(moving(0.3)) == first
+    np.testing.assert_array_equal(observer.update(moving(0.3)), first)
 
 
 def oracle_miss(rate_hz, truth=TRUTH, sensing=SHIPPED.plant.sensing):
@@ -178,7 +171,7 @@ def oracle_miss(rate_hz, truth=TRUTH, sensing=SHIPPED.plant.sensing):
         misses.append(np.abs(oracle.update(here) - plant.memory_nm).max())
         sizes.append(np.abs(plant.memory_nm).max())
         drive = np.array([25.0 * np.cos(5.0 * t), -8.0 * np.cos(7.0 * t)])
-        state = plant.step(drive + gravity_torque(MODEL, split(state.q_rad)))
+        state = plant.step(drive + MODEL.gravity(state.q_rad))
     return max(misses), max(sizes)
 
 
@@ -195,13 +188,13 @@ def test_the_oracle_remembers_what_the_arm_remembers(drift):
 
 
 def true_effort(payload_kg, q, qd, qdd, memory_nm=(0.0, 0.0)):
-    true = lump(ARM, payload_kg)
-    rigid = inertia_matrix(true, q) @ qdd + bias_torque(true, split(q), split(qd))
+    true = ARM.body(payload_kg)
+    rigid = true.inertia_matrix(q) @ qdd + true.at(q, qd).bias
     return rigid + friction_torque(FRICTION, qd, np.array(memory_nm))
 
 
 def model_effort(q, qd, qdd):
-    return inertia_matrix(MODEL, q) @ qdd + bias_torque(MODEL, split(q), split(qd))
+    return MODEL.inertia_matrix(q) @ qdd + MODEL.at(q, qd).bias
 
 
 pairs = st.tuples(rates, rates).map(np.array)
@@ -236,9 +229,9 @@ def test_a_payload_that_changes_is_known_from_the_step_in_which_it_changes(step_
     for k in range(10):
         t = seconds(state.stamp_ns)
         payload_kg = TRUTH.payload_kg if k < 5 else after_kg
-        held = np.array(gravity_torque(MODEL, split(q)))
+        held = MODEL.gravity(q)
         held += oracle.update(at_goal(q, [0.0, 0.0], time_s=t))
-        np.testing.assert_allclose(held, gravity_torque(lump(ARM, payload_kg), split(q)))
+        np.testing.assert_allclose(held, ARM.body(payload_kg).gravity(q))
         state = plant.step(held)
         np.testing.assert_allclose(state.q_rad, q, rtol=0, atol=1e-12)  # it holds the true arm
 
@@ -246,7 +239,7 @@ def test_a_payload_that_changes_is_known_from_the_step_in_which_it_changes(step_
 def test_a_reset_forgets_the_memory():
     oracle = Oracle(replace(TRUTH, friction=ONLY_MEMORY, payload_kg=0.0), PER_KG)
     for _ in range(2):
-        assert oracle.update(moving(0.5, passed_s=0.0)) == [0.0, 0.0]
+        assert not oracle.update(moving(0.5, passed_s=0.0)).any()
         assert oracle.update(moving(0.5)) == pytest.approx([4.6 * 0.005] * 2, rel=0.01)
         oracle.reset()
 

@@ -6,26 +6,24 @@ import numpy as np
 import pytest
 from support.situations import LAW, MODEL, SETTINGS, Situation
 
-from metactl_ros.control.computed_torque import (
+from metactl_ros.control.law import (
+    AdmissibleGains,
     computed_torque,
     effort_box,
     holding_torque,
+    nominal_gains,
     saturate,
 )
-from metactl_ros.control.law import nominal_gains
-from metactl_ros.control.shield import AdmissibleGains
-from metactl_ros.dynamics.two_link import apply_mass, forward_dynamics, mass_at, solve_mass
-from metactl_ros.signals import split, stack
 
 LIMITS = SETTINGS.arm.limits
 
 
 def effort(situation, theta):
     """Return the law's effort for any gains; only a test may vouch for them itself."""
-    gains = AdmissibleGains(split(np.asarray(theta, dtype=float)))
-    qdd = split(situation.qdd_desired)
+    gains = AdmissibleGains(np.asarray(theta, dtype=float))
+    qdd = situation.qdd_desired
     hold = holding_torque(situation.bias, situation.phi, gains)
-    return stack(computed_torque(situation.mass, hold, qdd, situation.error, gains))
+    return computed_torque(situation.posture, hold, qdd, situation.error, gains)
 
 
 def random_theta(rng, lead=()):
@@ -38,7 +36,7 @@ def test_nominal_gains_are_the_baseline_of_the_paper():
     here = Situation(0)
     e, e_dot = here.q_desired - here.q, here.qd_desired - here.qd
     wanted = here.qdd_desired + 5.0 * e_dot + 30.0 * (e_dot + 5.0 * e)
-    expected = np.array(apply_mass(here.mass, split(wanted))) + here.bias
+    expected = here.posture.apply(wanted) + here.bias
     np.testing.assert_allclose(effort(here, gains), expected, rtol=1e-13)
 
 
@@ -59,7 +57,7 @@ def test_each_entry_of_the_gains_does_what_its_name_says():
     for joint in range(2):
         only = np.eye(2)[joint]
         for row, signal in ((0, here.error.s_radps), (2, here.error.e_dot_radps)):
-            expected = apply_mass(here.mass, split(np.array(signal) * only))
+            expected = here.posture.apply(signal * only)
             np.testing.assert_allclose(columns[row + joint], expected, atol=1e-12)
         np.testing.assert_allclose(columns[4 + joint], only, atol=1e-12)
         np.testing.assert_allclose(columns[6 + joint], direction * only, atol=1e-12)
@@ -68,7 +66,7 @@ def test_each_entry_of_the_gains_does_what_its_name_says():
 def test_on_the_nominal_arm_the_error_obeys_the_closed_loop_equation():
     here = Situation(4)
     tau = effort(here, nominal_gains(LAW, 2, 2))
-    qdd = np.array(forward_dynamics(MODEL, *map(split, (here.q, here.qd, tau))))
+    qdd = MODEL.forward_dynamics(here.q, here.qd, tau)
     e, e_dot = here.q_desired - here.q, here.qd_desired - here.qd
     np.testing.assert_allclose(
         here.qdd_desired - qdd, -35.0 * e_dot - 150.0 * e, rtol=0, atol=1e-9
@@ -76,24 +74,24 @@ def test_on_the_nominal_arm_the_error_obeys_the_closed_loop_equation():
 
 
 efforts = st.floats(-1e4, 1e4)
-pairs = st.tuples(efforts, efforts)
-pushes = st.tuples(*[st.integers(-80_000, 80_000).map(lambda k: k / 8.0)] * 2)
-shares = st.tuples(*[st.floats(-1.0, 1.0)] * 2)
-MOST = LIMITS.effort_nm
-REACH = tuple(0.01 * rate for rate in LIMITS.effort_rate_nmps)
+pairs = st.tuples(efforts, efforts).map(np.array)
+pushes = st.tuples(*[st.integers(-80_000, 80_000)] * 2).map(lambda k: np.array(k) / 8.0)
+shares = st.tuples(*[st.floats(-1.0, 1.0)] * 2).map(np.array)
+MOST = np.array(LIMITS.effort_nm)
+REACH = 0.01 * np.array(LIMITS.effort_rate_nmps)
 SLACK_NM = 1e-9
 
 
 def box_from(share):
     """Return what size and rate leave, from any effort within its size."""
-    return effort_box([a * b for a, b in zip(share, MOST, strict=True)], MOST, REACH)
+    return effort_box(share * MOST, MOST, REACH)
 
 
 @given(share=shares)
 def test_the_box_of_efforts_is_size_and_rate_at_once(share):
-    low, high = map(np.array, box_from(share))
-    before = np.multiply(share, MOST)
-    np.testing.assert_allclose(low, np.maximum(before - REACH, np.negative(MOST)))
+    low, high = box_from(share)
+    before = share * MOST
+    np.testing.assert_allclose(low, np.maximum(before - REACH, -MOST))
     np.testing.assert_allclose(high, np.minimum(before + REACH, MOST))
     assert (low <= before).all()
     assert (before <= high).all()
@@ -102,46 +100,46 @@ def test_the_box_of_efforts_is_size_and_rate_at_once(share):
 @given(hold=pairs, wanted=pairs, share=shares)
 def test_a_saturated_effort_is_always_within_the_box(hold, wanted, share):
     low, high = box_from(share)
-    got = np.array(saturate(hold, wanted, low, high))
+    got = saturate(hold, wanted, low, high)
     assert (got >= low).all()
     assert (got <= high).all()
 
 
 @given(hold=pairs, share=shares, inside=st.tuples(*[st.floats(0.0, 1.0)] * 2))
 def test_an_effort_within_the_box_passes_to_the_bit(hold, share, inside):
-    low, high = map(np.array, box_from(share))
-    wanted = np.clip(low + np.multiply(inside, high - low), low, high).tolist()
-    assert saturate(hold, wanted, low.tolist(), high.tolist()) == wanted
+    low, high = box_from(share)
+    wanted = np.clip(low + np.multiply(inside, high - low), low, high)
+    np.testing.assert_array_equal(saturate(hold, wanted, low, high), wanted)
 
 
 @given(seed=st.integers(0, 10_000), share=shares, push=pushes)
 def test_the_arm_never_accelerates_against_the_command(seed, share, push):
     """The proof as a test: from a torque that holds the arm, M^-1 (tau - h) is a share of a."""
     here = Situation(seed)
-    low, high = map(np.array, box_from(share))
+    low, high = box_from(share)
     hold = np.clip(here.bias, low, high)
     wanted = hold + push
-    got = np.array(saturate(hold.tolist(), wanted.tolist(), low.tolist(), high.tolist()))
-    mass = np.array([apply_mass(here.mass, row) for row in np.eye(2).tolist()])
+    got = saturate(hold, wanted, low, high)
+    mass = MODEL.inertia_matrix(here.q)
     commanded, reached = np.linalg.solve(mass, push), np.linalg.solve(mass, got - hold)
     part = float(reached @ commanded) / max(float(commanded @ commanded), 1e-300)
     np.testing.assert_allclose(reached, part * commanded, rtol=0, atol=1e-7)
     assert -SLACK_NM <= part <= 1.0 + SLACK_NM
     # And no larger share would have been within the box.
-    more = hold + (part + 1e-6) * np.array(push)
+    more = hold + (part + 1e-6) * push
     is_whole = part >= 1.0 - SLACK_NM or not np.any(push)
     assert is_whole or (more < low).any() or (more > high).any()
 
 
 def test_cutting_each_joint_alone_would_turn_the_acceleration():
     """Why efforts are scaled: the coupled joints of a stretched arm, and a strong push."""
-    stretched = mass_at(MODEL, [0.0, 0.0])
-    push = apply_mass(stretched, [30.0, 10.0])
-    low, high = [-150.0, -5.0], [150.0, 5.0]
-    cut = np.clip(push, low, high).tolist()
-    assert solve_mass(stretched, cut)[1] < 0.0  # the second joint goes the other way
-    scaled = saturate([0.0, 0.0], push, low, high)
-    ratio = np.array(solve_mass(stretched, scaled)) / [30.0, 10.0]
+    stretched = MODEL.at(np.zeros(2), np.zeros(2))
+    push = stretched.apply(np.array([30.0, 10.0]))
+    high = np.array([150.0, 5.0])
+    cut = np.clip(push, -high, high)
+    assert stretched.solve(cut)[1] < 0.0  # the second joint goes the other way
+    scaled = saturate(np.zeros(2), push, -high, high)
+    ratio = stretched.solve(scaled) / [30.0, 10.0]
     assert ratio[0] == pytest.approx(ratio[1])
     assert 0.0 < ratio[0] < 1.0
 
@@ -157,7 +155,8 @@ def test_cutting_each_joint_alone_would_turn_the_acceleration():
     ],
 )
 def test_where_the_arm_cannot_be_held_the_nearest_torque_takes_its_place(hold, wanted, expected):
-    got = saturate(list(hold), list(wanted), [-50.0, -20.0], [50.0, 20.0])
+    high = np.array([50.0, 20.0])
+    got = saturate(np.array(hold), np.array(wanted), -high, high)
     np.testing.assert_allclose(got, expected, atol=1e-9)
 
 
@@ -165,9 +164,6 @@ def test_a_batch_saturates_as_its_arms_do():
     rng = np.random.default_rng(5)
     hold, wanted = rng.uniform(-200.0, 200.0, (2, 500, 2))
     low, high = np.array([-50.0, -20.0]), np.array([50.0, 20.0])
-    batch = stack(saturate(split(hold), split(wanted), low.tolist(), high.tolist()))
-    single = [
-        saturate(h.tolist(), w.tolist(), low.tolist(), high.tolist())
-        for h, w in zip(hold, wanted, strict=True)
-    ]
+    batch = saturate(hold, wanted, low, high)
+    single = [saturate(h, w, low, high) for h, w in zip(hold, wanted, strict=True)]
     np.testing.assert_array_equal(batch, single)
