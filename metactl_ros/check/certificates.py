@@ -216,7 +216,7 @@ def _checks(
     if motion.estimate_nm is not None:
         yield 'estimate', np.abs(motion.estimate_nm), np.array(arm.limits.effort_nm)
     missing = torque.value - log.effort_nm
-    pull, size = condition.pull_radps, torque.size + abs(log.effort_nm)
+    pull, size = condition.Minv_w, torque.size + abs(log.effort_nm)
     after = Sized(
         excess.value + np.einsum('tj,tj->t', pull.value, missing),
         excess.size + np.einsum('tj,tj->t', pull.size, size),

@@ -53,7 +53,7 @@ class Condition(NamedTuple):
     """Shape (T,)."""
     lyapunov_value: Sized
     """V, shape (T,)."""
-    pull_radps: Sized
+    Minv_w: Sized
     """M^-1 w, shape (T, n): what one missing N m adds to V_dot."""
 
     def excess(self, theta: Array) -> Sized:
