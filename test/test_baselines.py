@@ -50,7 +50,7 @@ def test_every_classical_controller_loads_and_proposes_the_gains_of_its_file(nam
         assert (controller, policy) == (CONTROLLER, None)
         return
     loop, theta = ControlLoop(SETTINGS.arm, controller), getattr(load_baselines(), name).theta
-    gains = loop.gain_map.gains(policy(np.zeros((50, 11))).tolist())
+    gains = loop.gain_map.gains(policy(np.zeros((50, 11))))
     np.testing.assert_allclose(gains, theta, rtol=1e-12)
     assert (controller.estimator is None) == (name == 'ct_best')
     columns = ('bias', 'coulomb') if name == 'ct_best' else ('estimate',)
@@ -126,7 +126,7 @@ def test_a_file_of_baselines_is_read_in_place_of_the_shipped_one(tmp_path):
     entry = '{theta: [20, 20, 2, 2, 0, 0, 0, 0]}'
     path.write_text('\n'.join(f'{name}: {entry}' for name in BASELINES))
     _, policy = load_classical('ct_best', CONTROLLER, path, 0.0)
-    gains = GainMap(CONTROLLER.gain_box, 2).gains(policy(np.zeros((50, 11))).tolist())
+    gains = GainMap(CONTROLLER.gain_box, 2).gains(policy(np.zeros((50, 11))))
     assert gains == pytest.approx([20, 20, 2, 2, 0, 0, 0, 0], abs=1e-12)
     path.write_text('\n'.join(f'{name}: {entry}' for name in BASELINES[1:]))
     with pytest.raises(ConfigError, match="missing key 'ct_best'"):
@@ -141,7 +141,8 @@ def test_a_constant_policy_proposes_the_same_for_every_window(lead):
 
 
 def test_gains_that_are_the_same_for_every_joint_are_in_the_order_of_theta():
-    assert same_for_joints([30, 5.0, 1]) == (30.0, 30.0, 5.0, 5.0, 1.0, 1.0)
+    assert same_for_joints([30, 5.0, 1], 2) == (30.0, 30.0, 5.0, 5.0, 1.0, 1.0)
+    assert same_for_joints([30, 5.0], 3) == (30.0, 30.0, 30.0, 5.0, 5.0, 5.0)
 
 
 def test_learning_on_top_of_the_observer_can_propose_what_the_tuned_observer_does():
@@ -154,7 +155,7 @@ def test_learning_on_top_of_the_observer_can_propose_what_the_tuned_observer_doe
     weights = dict(zip(controller.gain_box.columns, np.reshape(theta[4:], (-1, 2)), strict=True))
     np.testing.assert_array_equal(weights.pop('estimate'), [1.0, 1.0])
     assert all(np.all(weight == 0.0) for weight in weights.values())
-    assert theta[:4] == load_baselines().momentum_observer.theta[:4]
+    assert tuple(theta[:4]) == load_baselines().momentum_observer.theta[:4]
 
 
 EPISODES = [draw_evaluation(SETTINGS.plant.task, 7, p, 2, 2.0) for p in PAYLOADS_KG]
