@@ -106,6 +106,19 @@ def test_a_buffer_that_the_caller_reuses_does_not_change_what_was_seen():
     assert np.all(np.isfinite(step.effort_nm))
 
 
+@pytest.mark.parametrize('begin', ['reset', 'resume'])
+def test_what_a_loop_began_with_does_not_change_with_the_buffers_of_the_caller(loop, begin):
+    state, effort = at_rest(), np.array([5.0, -5.0])
+    told = effort.copy()
+    handed_out = loop.reset(state, told)
+    if begin == 'resume':
+        loop.resume(told)
+    state.q_rad[...] = told[...] = handed_out[...] = np.nan
+    step = loop.actuate(loop.nominal_action, state, far_hold(), 0)
+    assert step.modes == Mode.BLIND
+    assert (np.abs(step.effort_nm - effort) <= RATE_NMPS * 0.01 + 1e-9).all()
+
+
 def test_an_effort_that_the_caller_overwrites_does_not_change_from_where_the_rate_is_limited(loop):
     first = loop.actuate(loop.nominal_action, at_rest(), far_hold(), 0).effort_nm
     sent = first.copy()
