@@ -186,6 +186,13 @@ class ArmsInputs(NamedTuple):
     joint: NDArray[np.int64]
     reset_requested: bool
 
+    @property
+    def is_well(self) -> Flags:
+        """Which arms have nothing that any rule but a recovery could look at, shape (...)."""
+        inputs = self.state_is_fresh & self.reference_is_valid & self.policy_is_valid
+        arm = self.meets_condition & self.is_within_limits & self.can_move
+        return np.asarray(inputs & arm & (self.error == Cause.NONE))
+
 
 @dataclass(frozen=True, slots=True)
 class ModeState:
@@ -325,19 +332,19 @@ class Modes:
         self._show(self.values.shape)
 
     def advance(self, inputs: ArmsInputs, now_ns: int) -> None:
-        """Take a tick."""
+        """Take a tick. Of an arm in NOMINAL, with nothing to count, good inputs change nothing."""
         shape = self.values.shape
-        rows = zip(*(_per_arm(value, shape) for value in inputs), strict=True)
-        self._states = [
-            next_mode(self._settings, before, ModeInputs(*row), now_ns)
-            for before, row in zip(self._states, rows, strict=True)
-        ]
+        which = np.flatnonzero(~(inputs.is_well & self._is_idle))
+        rows = zip(*(_per_arm(value, shape)[which].tolist() for value in inputs), strict=True)
+        for arm, row in zip(which.tolist(), rows, strict=True):
+            before = self._states[arm]
+            self._states[arm] = next_mode(self._settings, before, ModeInputs(*row), now_ns)
         self._show(shape)
 
     def fail(self, which: Flags, now_ns: int) -> None:
         """Latch a FAULT of some arms, shape (...): something inside went wrong."""
         shape = self.values.shape
-        rows = zip(self._states, _per_arm(which, shape), strict=True)
+        rows = zip(self._states, _per_arm(which, shape).tolist(), strict=True)
         failed = ModeState(mode=Mode.FAULT, cause=Cause.INTERNAL_ERROR, since_ns=now_ns)
         self._states = [failed if is_so else state for state, is_so in rows]
         self._show(shape)
@@ -349,21 +356,23 @@ class Modes:
         return seconds.reshape(self.values.shape)
 
     def _show(self, shape: tuple[int, ...]) -> None:
-        rows = [(state.mode, state.cause, state.joint) for state in self._states]
-        table: NDArray[np.int64] = np.array(rows, dtype=np.int64).T.reshape(3, *shape)
+        rows = [(state.mode, state.cause, state.joint, state.violations) for state in self._states]
+        table: NDArray[np.int64] = np.array(rows, dtype=np.int64).T.reshape(4, *shape)
         table.setflags(write=False)
-        self.values, self.causes, self.joints = (table[row, ...] for row in range(3))
+        self.values, self.causes, self.joints, violations = (table[row, ...] for row in range(4))
         self.follows: Flags = np.asarray(self.values < Mode.STOP)
         """Which arms are made to follow their reference."""
         self.acts: Flags = np.asarray(self.values < Mode.BLIND)
         """Which arms are moved by the law: neither blind nor given up."""
         self.is_nominal = not table[0].any()
         """Whether every arm is."""
-        self.is_calm = self.is_nominal and not any(state.violations for state in self._states)
+        self._is_idle: Flags = np.asarray((self.values == Mode.NOMINAL) & (violations == 0))
+        self.is_calm = bool(self._is_idle.all())
         """Whether, besides, there is nothing to count."""
 
 
-def _per_arm(value: object, shape: tuple[int, ...]) -> list[bool | int]:
-    """Return one plain bool or number per arm."""
-    values: list[bool | int] = np.broadcast_to(np.asarray(value), shape).ravel().tolist()
-    return values
+def _per_arm(
+    value: Flags | NDArray[np.int64] | bool, shape: tuple[int, ...]
+) -> NDArray[np.bool_ | np.int64]:
+    """Return one bool or number per arm, in one row."""
+    return np.broadcast_to(np.asarray(value), shape).ravel()

@@ -140,8 +140,14 @@ def project_all(
 
 def _project(proposal: Array, normal: Array, offset: Array) -> Array:
     """Return the nearest points of a batch; normals have length one or zero, no set is empty."""
-    inside = _to_box(proposal)
-    is_beyond = np.sum(normal * inside, axis=-1) > offset
+    action = _to_box(proposal)
+    is_beyond = np.sum(normal * action, axis=-1) > offset
+    action[is_beyond] = _to_plane(proposal[is_beyond], normal[is_beyond], offset[is_beyond])
+    return action
+
+
+def _to_plane(proposal: Array, normal: Array, offset: Array) -> Array:
+    """Return the nearest points of those proposals that the half-space excludes, shape (k, m)."""
     # Knots: the mu at which entry i of p - mu n is at +1 or -1. Where n_i = 0 any number will do,
     # for a needless knot only splits a segment.
     slope = np.where(normal == 0.0, 1.0, normal)
@@ -160,8 +166,7 @@ def _project(proposal: Array, normal: Array, offset: Array) -> Array:
     surplus = np.sum(normal * fixed, axis=-1) - offset
     mu = np.where(steepness > 0.0, surplus / np.where(steepness > 0.0, steepness, 1.0), low)
     mu = np.minimum(np.maximum(mu, low), high)
-    moved = _to_box(proposal - mu[..., np.newaxis] * normal)
-    return np.where(is_beyond[..., np.newaxis], moved, inside)
+    return _to_box(proposal - mu[..., np.newaxis] * normal)
 
 
 def project_one(
