@@ -30,7 +30,7 @@ def provenance(settings: Settings) -> dict[str, object]:
     """Return the resolved settings, the versions, the code and the command, for a result file."""
     packages = ('metactl_ros', 'numpy', 'pybullet', 'torch', 'stable-baselines3')
     return {
-        'settings': dataclasses.asdict(settings),
+        'settings': dataclasses.asdict(settings) | {'arm': settings.arm.stated()},
         'versions': {'python': platform.python_version()}
         | {name: version for name in packages if (version := _version(name))},
         'code': code_of_checkout(),

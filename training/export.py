@@ -326,9 +326,10 @@ def export_bundle(
     contents: dict[str, Any] = {INPUT: golden, OUTPUT: trained.network.act(golden)}
     np.savez(arrays, **contents)
     card = write_card(out.name, contract, num_actions, results, agreement, len(windows))
+    table = asdict(contract) | {'arm': contract.arm.stated()}
     files = {
         'card.md': card.encode(),
-        'contract.json': (json.dumps(asdict(contract), indent=2, allow_nan=False) + '\n').encode(),
+        'contract.json': (json.dumps(table, indent=2, allow_nan=False) + '\n').encode(),
         'golden.npz': arrays.getvalue(),
         'policy.onnx': model,
     }

@@ -14,7 +14,7 @@ r"""Rigid-body model of a planar two-link arm in a vertical plane, in closed for
 Links are uniform rods. The payload is in the five constants; the controller's model carries none.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -56,6 +56,14 @@ class Arm:
             raise ConfigError(
                 f'Arm.gravity_mps2: expected 0 to 100 m/s^2, found {self.gravity_mps2}.'
             )
+
+    def stated(self) -> dict[str, object]:
+        """Return what files say of the arm: what is not stated is left out.
+
+        So a key that came later changes neither the hash of an arm nor what is written of it.
+        """
+        limits = {name: value for name, value in asdict(self.limits).items() if value is not None}
+        return asdict(self) | {'limits': limits}
 
     def body(self, payload_kg: float | Array = 0.0) -> 'TwoLinkBody':
         """Return the rigid body with a payload of shape (...); compute once, use often."""

@@ -6,7 +6,7 @@ The robot's own YAML files decide. Whatever of them the contract states must be 
 last bit; only the window (`context`) is taken from the bundle, because it is part of the network.
 """
 
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 import hashlib
 import json
 from pathlib import Path
@@ -76,13 +76,8 @@ class Contract:
 
 
 def hash_of(arm: Arm) -> str:
-    """Return the SHA-256 of an arm, the same on every machine: of its JSON with sorted keys.
-
-    What is not stated is left out, so that a key that came later changes no hash.
-    """
-    table = asdict(arm)
-    table['limits'] = {k: v for k, v in table['limits'].items() if v is not None}
-    text = json.dumps(table, sort_keys=True, separators=(',', ':'))
+    """Return the SHA-256 of an arm, the same on every machine: of its JSON with sorted keys."""
+    text = json.dumps(arm.stated(), sort_keys=True, separators=(',', ':'))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
