@@ -354,3 +354,24 @@ def test_a_stop_that_creeps_away_from_what_it_holds_is_a_fault():
     last = round(far_rad / 0.9 * 100)
     assert {mode for mode, _ in found[:last]} == {Mode.STOP}
     assert set(found[last + 1 :]) == {(Mode.FAULT, Cause.STOP_FAILED)}
+
+
+@pytest.mark.parametrize(
+    ('health', 'before', 'after'),
+    [(HEALTHY, Mode.NOMINAL, Mode.WARMUP), (ERROR, Mode.FAULT, Mode.FAULT)],
+)
+def test_a_loop_that_forgets_its_context_warms_up_anew_and_keeps_a_graver_mode(
+    health, before, after
+):
+    modes = replace(CONTROLLER.modes, warmup_ticks=2)
+    loop, found = begun([0.3, 0.4], replace(CONTROLLER, modes=modes)), []
+    for k in range(8):
+        if k == 4:
+            loop.forget_context()
+        state, told = at_rest([0.3, 0.4], k * PERIOD_NS), health if k == 3 else HEALTHY
+        loop.observe(state, hold([0.3, 0.4]), 0.5)
+        step = loop.actuate(loop.nominal_action, state, hold([0.3, 0.4]), k * PERIOD_NS, told)
+        found.append(int(step.modes))
+    assert found[3:6] == [before, after, after]
+    assert found[-1] == before
+    assert loop.doubts == Cause.NONE
