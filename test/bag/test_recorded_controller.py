@@ -42,5 +42,5 @@ def test_what_is_nothing_of_the_kind_is_refused(text, says):
 def test_an_action_of_another_size_is_refused(settings):
     recorded = json.loads(RecordedController.of(settings.controller, np.zeros(8)).to_json())
     recorded['action'].pop()
-    with pytest.raises(ConfigError, match='expected 8 entries, one per gain, found 7'):
+    with pytest.raises(ConfigError, match='expected 4 entries per joint, one per gain, found 7'):
         RecordedController.from_json(json.dumps(recorded), 'bag')

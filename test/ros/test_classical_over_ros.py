@@ -160,7 +160,7 @@ def test_a_node_drives_as_the_loop_in_process_and_its_bag_is_computed_again_to_t
 ):
     setup = setup_of(name)
     file = bag.parent / 'other.yaml' if name == OTHER else None
-    controller, policy = load_classical(name, settings.controller, file, setup.payload_kg)
+    controller, policy = load_classical(name, settings.controller, file, setup.robot_payload_kg)
     loop = ControlLoop(settings.arm, with_full_window(controller))
     plant = make_plant('rk4', settings)
     policy = policy or constant_policy(loop.nominal_action)

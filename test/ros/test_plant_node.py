@@ -385,9 +385,9 @@ def test_a_simulation_that_fails_says_why_brakes_and_ends_the_node_with_code_1(p
     program = (
         'import sys; from metactl_ros.ros import plant_node as p\n'
         'step = p.FreeRunningRobot.step\n'
-        'def failing(robot, now_ns):\n'
+        'def failing(robot, *when):\n'
         '    if not robot.reading.is_braking: raise ArithmeticError("the arm exploded")\n'
-        '    return step(robot, now_ns)\n'
+        '    return step(robot, *when)\n'
         'p.FreeRunningRobot.step = failing\n'
         'sys.exit(p.main())\n'
     )

@@ -105,7 +105,7 @@ def test_a_trajectory_is_followed_if_it_can_be_and_refused_by_name_if_not(robot)
         "on the way to point 1: joint 'joint1' would reach": trajectory(
             (5.0, (-2.8, 0)), (5.000000001, (2.8, 0))
         ),
-        "point 0: joint 'joint1': expected a position of at most 2.9 rad": trajectory((9, (9, 0))),
+        "point 0: joint 'joint1': expected a position of -2.9 to 2.9 rad": trajectory((9, (9, 0))),
         "on the way to point 0: joint 'joint2' would reach": trajectory((0.05, (0.3, 1.8))),
         'expected at most 2000 points, found 100000': JointTrajectory(
             joint_names=list(JOINTS), points=[JointTrajectoryPoint()] * 100_000
