@@ -77,8 +77,8 @@ def test_names_and_topics_may_be_changed_at_start(robot):
         robot.speaks = True
         wait_until(lambda: robot.node.count_publishers('/arms/left/shield'))
         wait_until(lambda: robot.node.count_publishers('/arms/joint_commands'))
-        names = set(robot.node.get_node_names_and_namespaces())
-        assert {('left', '/arms'), ('left_loop', '/arms')} <= names
+        expected = {('left', '/arms'), ('left_loop', '/arms')}  # names are heard of after topics
+        wait_until(lambda: expected <= set(robot.node.get_node_names_and_namespaces()))
         answer = robot.call(SetBool, '/arms/left/enable', SetBool.Request(data=False))
         assert answer.success
 
