@@ -184,9 +184,11 @@ def _convert(hint: object, value: object, where: str, problems: list[str]) -> ob
         choices = [arm for arm in get_args(hint) if arm is not type(None)]
         if value is None and len(choices) < len(get_args(hint)):
             return None
-        if len(choices) > 1:
+        if len(choices) == 1:
+            return _convert(choices[0], value, where, problems)
+        if dataclasses.is_dataclass(choices[0]):
             return _build_one_of(choices, value, where, problems)
-        return _convert(choices[0], value, where, problems)
+        return _convert_to_first(choices, value, where, problems)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
             problems.append(f'{where}: expected {_describe(hint)}, found {shown(value)}.')
@@ -200,6 +202,20 @@ def _convert(hint: object, value: object, where: str, problems: list[str]) -> ob
     if _fits(hint, value):
         return float(cast(float, value)) if hint is float else value
     problems.append(f'{where}: expected {_describe(hint)}, found {shown(value)}.')
+    return None
+
+
+def _convert_to_first(
+    choices: Sequence[object], value: object, where: str, problems: list[str]
+) -> object:
+    """Return `value` as the first of several plain types that it fits, or note a problem."""
+    for choice in choices:
+        unfit: list[str] = []
+        converted = _convert(choice, value, where, unfit)
+        if not unfit:
+            return converted
+    wanted = ', or '.join(_describe(choice) for choice in choices)
+    problems.append(f'{where}: expected {wanted}, found {shown(value)}.')
     return None
 
 
@@ -222,7 +238,9 @@ def _describe(hint: object) -> str:
     if get_origin(hint) is tuple:
         return f'a list, each entry {_describe(get_args(hint)[0])}'
     if get_origin(hint) in (Union, types.UnionType):
-        return f'{_describe(get_args(hint)[0])} or null'
+        given = [arm for arm in get_args(hint) if arm is not type(None)]
+        described = ', or '.join(_describe(arm) for arm in given)
+        return described if len(given) == len(get_args(hint)) else f'{described} or null'
     names: dict[object, str] = {
         float: 'a finite number',
         int: 'a whole number',

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from metactl_ros.config import build, require_length, require_not_negative, require_positive, shown
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.friction import Friction, smallest_smoothing
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
+from metactl_ros.per_joint import for_joints
 from metactl_ros.sim.faults import Fault, parse_faults, plant_entries
 from metactl_ros.sim.sensing import Sensing
 from metactl_ros.sim.task import Task
@@ -60,14 +63,16 @@ class Settings:
         if sensing.actuator_limit_nm is not None:
             require_length('Sensing', num_joints, actuator_limit_nm=sensing.actuator_limit_nm)
         rate_hz = self.controller.law.rate_hz
-        least = smallest_smoothing(
-            self.plant.friction, self.arm.smallest_inertia_kgm2(), 1.0 / rate_hz
-        )
-        found = self.plant.friction.smoothing_velocity_radps
-        if found < least:
+        friction = self.plant.friction
+        inertia = self.arm.smallest_inertia_kgm2()
+        least = smallest_smoothing(friction, num_joints, inertia, 1.0 / rate_hz)
+        found = for_joints(friction.smoothing_velocity_radps, num_joints)
+        if np.any(found < least):
+            worst = int(np.argmax(least - found))
             raise ConfigError(
-                f'friction.smoothing_velocity_radps: expected at least {least:.4f} rad/s for this '
-                f'arm at {rate_hz} Hz, found {found}; below it the arm chatters at rest.'
+                f'friction.smoothing_velocity_radps: expected at least {least[worst]:.4f} rad/s '
+                f'for {self.arm.joint_names[worst]} at {rate_hz} Hz, found {found[worst]}; below '
+                'it the arm chatters at rest.'
             )
 
 
@@ -165,9 +170,10 @@ def load_file(cls: type[T], path: Path | None, shipped: str) -> T:
     return build(cls, read_yaml(source), source.name)
 
 
-def load_faults(path: Path) -> list[Fault]:
-    """Return the faults of a scenario file that are for the simulated robot.
+def load_faults(path: Path, num_joints: int) -> list[Fault]:
+    """Return the faults of a scenario file that are for the simulated robot, and its joints.
 
     The file holds a list `faults`; whatever else it holds is for others, see `hil/`.
     """
-    return parse_faults(plant_entries(read_yaml(path), path.name), f'{path.name}: faults')
+    entries = plant_entries(read_yaml(path), path.name)
+    return parse_faults(entries, num_joints, f'{path.name}: faults')

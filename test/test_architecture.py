@@ -18,6 +18,7 @@ HEAVY = OUTSIDE | {'rclpy', 'pybullet', 'yaml', 'scipy', 'matplotlib', 'onnxrunt
 NUMPY_ONLY = (
     'signals',
     'config',
+    'per_joint',
     'errors',
     'metrics',
     'dynamics',

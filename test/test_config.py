@@ -76,6 +76,15 @@ def test_a_key_like_no_other_is_answered_with_the_valid_ones(shipped, written):
         ('arm.yaml', ['limits'], 3, 'expected a table of JointLimits settings, found 3'),
         ('plant.yaml', ['friction', 'coulomb_nm'], -1.0, 'coulomb_nm: expected finite values at'),
         ('plant.yaml', ['friction', 'smoothing_velocity_radps'], 0.01, 'chatters at rest'),
+        (
+            'plant.yaml',
+            ['friction', 'smoothing_velocity_radps'],
+            [0.12, 0.01],
+            'expected at least 0.0.* for joint2 at 100.0 Hz, found 0.01; below it the arm chatter',
+        ),
+        ('plant.yaml', ['friction', 'viscous_nmsprad'], [0.5], 'viscous_nmsprad: expected 2 ent'),
+        ('controller.yaml', ['law', 'nominal_kd_per_s'], [3.0], 'nominal_kd_per_s: expected 2 e'),
+        ('controller.yaml', ['gain_box', 'kd_per_s'], [[1, 60]] * 3, 'kd_per_s: expected 2 entr'),
         ('plant.yaml', ['task', 'amplitude_rad'], [0.8], 'expected 2 entries'),
         ('plant.yaml', ['task', 'payload_levels_kg'], [float('nan')], 'found nan'),
         ('plant.yaml', ['sensing', 'encoder_bits'], 12.5, 'expected a whole number, found 12.5'),
@@ -214,6 +223,19 @@ def test_settings_cannot_be_changed_after_loading(settings):
 def test_a_setting_written_back_builds_the_same_value(settings):
     again = build(type(settings), dataclasses.asdict(settings), 'again')
     assert again == settings
+
+
+def test_friction_and_gains_may_be_stated_per_joint(shipped, written):
+    plant, controller = shipped('plant.yaml'), shipped('controller.yaml')
+    plant['friction']['viscous_nmsprad'] = [0.5, 0.25]
+    controller['law']['nominal_kd_per_s'] = [30.0, 25.0]
+    controller['gain_box']['kd_per_s'] = [[10.0, 60.0], [12.0, 50.0]]
+    found = load_settings(
+        plant=written(plant, 'plant.yaml'), controller=written(controller, 'controller.yaml')
+    )
+    assert found.plant.friction.viscous_nmsprad == (0.5, 0.25)
+    assert found.controller.law.nominal_kd_per_s == (30.0, 25.0)
+    assert found.controller.gain_box.kd_per_s == ((10.0, 60.0), (12.0, 50.0))
 
 
 def test_numbers_built_in_code_are_held_to_the_same_rules():

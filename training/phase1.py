@@ -35,6 +35,7 @@ from rich.table import Table
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
+from metactl_ros.per_joint import one_for_all
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
@@ -136,7 +137,9 @@ def gather(settings: Settings, search: Search, tau_z_s: float) -> dict[Version, 
     instants = draw_instants(settings.episode_steps, num, window, instant)
     memory = PerturbedMemory(
         tau_z_s=tau_z_s,
-        gain_nmprad=settings.plant.friction.memory_gain_nmprad,
+        gain_nmprad=one_for_all(
+            'friction.memory_gain_nmprad', settings.plant.friction.memory_gain_nmprad
+        ),
         v_p_radps=search.v_p_radps,
         dt_s=1.0 / settings.controller.law.rate_hz,
     )

@@ -29,7 +29,9 @@ from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.disturbance import IntegralSettings, MomentumObserverSettings
 from metactl_ros.control.estimators.friction_observers import LugreSettings
 from metactl_ros.control.estimators.slotine_li import SlotineLiSettings
+from metactl_ros.control.gain_map import Ends
 from metactl_ros.errors import ConfigError
+from metactl_ros.per_joint import one_for_all, PerJoint
 from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_settings, Settings, share_directory
 from metactl_ros.signals import Array
@@ -109,9 +111,9 @@ def search_space(name: str, settings: Settings) -> list[Parameter]:
     }[name]
 
 
-def _within(name: str, ends: tuple[float, ...], begin: float) -> Parameter:
-    least, most = ends
-    return Parameter(name, least, most, begin=begin)
+def _within(name: str, ends: Ends, begin: PerJoint) -> Parameter:
+    least, most = (one_for_all(name, end) for end in ends)
+    return Parameter(name, least, most, begin=one_for_all(name, begin))
 
 
 def _logarithmic(name: str, least: float, most: float) -> Parameter:

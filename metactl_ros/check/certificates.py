@@ -172,7 +172,8 @@ def _checks(
     yield 'mode', np.maximum(least - shield['mode'], abs(shield['mode'] - run.mode)), 0.0
     ends = [controller.gain_box.kd_per_s, controller.gain_box.lambda_per_s]
     ends += [entry.ends for entry in controller.gain_box.feed_forward]
-    low, high = np.repeat(np.array(ends), len(arm.joint_names), axis=0).T
+    num_joints = len(arm.joint_names)
+    low, high = np.concatenate([np.broadcast_to(x, (num_joints, 2)) for x in ends]).T
     yield 'gain box', np.maximum(low - log.gains, log.gains - high), 0.0
 
     cannot = _unverifiable(run)
@@ -198,7 +199,7 @@ def _checks(
     yield 'is_feasible', np.where(says_empty & ~cannot & ~is_empty, 1.0, 0.0), 0.0
     nominal = [controller.law.nominal_kd_per_s, controller.law.nominal_lambda_per_s]
     nominal += [0.0] * len(controller.gain_box.feed_forward)
-    rest = (np.repeat(nominal, len(arm.joint_names)) - middle) / half
+    rest = (np.hstack([np.broadcast_to(x, num_joints) for x in nominal]) - middle) / half
     is_free = (run.mode == Mode.NOMINAL)[:, np.newaxis] & np.isfinite(log.action)
     proposal = np.where(is_free, log.action, rest)
     expected = np.where(says_empty[:, np.newaxis], rest, _nearest(proposal, slope, room))

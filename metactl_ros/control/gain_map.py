@@ -10,12 +10,17 @@ column of every joint.
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
+from metactl_ros.config import require_length
 from metactl_ros.control.law import FeedForward
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array, Flags
+
+Ends: TypeAlias = tuple[float, ...] | tuple[tuple[float, ...], ...]
+"""[least, largest] for every joint, or a list of such pairs, one per joint."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,32 +28,33 @@ class ColumnRange:
     """One feed-forward column and the range of its weight."""
 
     column: FeedForward
-    ends: tuple[float, ...]
+    ends: Ends
     """Least and largest weight; N m for `bias` and `coulomb`, plain numbers for `estimate`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GainBox:
-    """Range of every gain, the same for each joint, as `config/controller.yaml` states it.
+    """Range of every gain, for all joints or for each, as `config/controller.yaml` states it.
 
     K_d starts at 10 / s, not lower: with an unmodelled payload of 1.5 kg the upright arm is
     statically unstable below about 8.3 / s (test_stability.py).
     """
 
-    kd_per_s: tuple[float, ...]
+    kd_per_s: Ends
     """Least and largest K_d, 1 / s."""
-    lambda_per_s: tuple[float, ...]
+    lambda_per_s: Ends
     """Least and largest Lambda, 1 / s."""
     feed_forward: tuple[ColumnRange, ...]
     """Columns of Phi, in the order of eta."""
 
     def __post_init__(self) -> None:
         for name, ends in self.named_ends():
-            if len(ends) != 2 or not -np.inf < ends[0] < ends[1] < np.inf:
-                raise ConfigError(
-                    f'GainBox.{name}: expected [least, largest], finite and in this order, '
-                    f'found {list(ends)}.'
-                )
+            for pair in pairs_of(ends):
+                if len(pair) != 2 or not -np.inf < pair[0] < pair[1] < np.inf:
+                    raise ConfigError(
+                        f'GainBox.{name}: expected [least, largest], finite and in this order, '
+                        f'found {list(pair)}.'
+                    )
         names = [entry.column for entry in self.feed_forward]
         if len(set(names)) < len(names):
             raise ConfigError(f'GainBox.feed_forward: each column once, found {names}.')
@@ -58,21 +64,42 @@ class GainBox:
         """Names of the feed-forward columns."""
         return tuple(entry.column for entry in self.feed_forward)
 
-    def named_ends(self) -> list[tuple[str, tuple[float, ...]]]:
-        """Return (name, (least, largest)) of every kind of gain, in the order of theta."""
+    def named_ends(self) -> list[tuple[str, Ends]]:
+        """Return (name, range as stated) of every kind of gain, in the order of theta."""
         gains = [('kd_per_s', self.kd_per_s), ('lambda_per_s', self.lambda_per_s)]
         return gains + [
             (f'feed_forward.{entry.column}', entry.ends) for entry in self.feed_forward
         ]
+
+    def ends(self, num_joints: int) -> Array:
+        """Return (least, largest) of every gain, in the order of theta, shape (m, 2).
+
+        Raises:
+            ConfigError: If a range is stated for another number of joints.
+        """
+        rows = []
+        for name, ends in self.named_ends():
+            pairs = pairs_of(ends)
+            if pairs != [ends]:
+                require_length('GainBox', num_joints, **{name: ends})
+            rows.append(np.broadcast_to(np.array(pairs, dtype=np.float64), (num_joints, 2)))
+        return np.concatenate(rows)
+
+
+def pairs_of(ends: Ends) -> list[tuple[float, ...]]:
+    """Return the pair for every joint, or those of each."""
+    for_all = tuple(entry for entry in ends if not isinstance(entry, tuple))
+    of_joints = [entry for entry in ends if isinstance(entry, tuple)]
+    return [*of_joints, for_all] if for_all or not of_joints else of_joints
 
 
 class GainMap:
     """The affine bijection between [-1, 1]^m and the box; all of shape (m,) or (..., m)."""
 
     def __init__(self, box: GainBox, num_joints: int) -> None:
-        ends = np.array([ends for _, ends in box.named_ends()], dtype=np.float64)
-        self.lower: Array = np.repeat(ends[:, 0], num_joints)
-        self.upper: Array = np.repeat(ends[:, 1], num_joints)
+        ends = box.ends(num_joints)
+        self.lower: Array = ends[:, 0].copy()
+        self.upper: Array = ends[:, 1].copy()
         self._half_lower, self._half_upper = 0.5 * self.lower, 0.5 * self.upper
         self.middle: Array = 0.5 * (self.upper + self.lower)
         self.half_width: Array = 0.5 * (self.upper - self.lower)

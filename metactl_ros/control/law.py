@@ -31,6 +31,7 @@ import numpy as np
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.dynamics.rigid_body import Posture
+from metactl_ros.per_joint import for_joints, joint_array, PerJoint, require_joints
 from metactl_ros.signals import Array, each_arm, Flags, is_all, where_arms
 
 FeedForward: TypeAlias = Literal['bias', 'coulomb', 'estimate']
@@ -45,14 +46,15 @@ class LawSettings:
     """Control rate, Hz."""
     slope_per_s: float
     """Lambda_0, the fixed slope of the sliding variable, 1 / s."""
-    nominal_kd_per_s: float
-    """K_d of the fixed-gain controller, 1 / s."""
-    nominal_lambda_per_s: float
+    nominal_kd_per_s: PerJoint
+    """K_d of the fixed-gain controller, 1 / s; this and what follows may be stated per joint."""
+    nominal_lambda_per_s: PerJoint
     """Lambda of the fixed-gain controller, 1 / s."""
-    coulomb_smoothing_radps: float
+    coulomb_smoothing_radps: PerJoint
     """eps of the Coulomb feed-forward, rad / s."""
 
     def __post_init__(self) -> None:
+        require_joints(self)
         require_positive(
             'LawSettings',
             rate_hz=self.rate_hz,
@@ -105,7 +107,9 @@ def feed_forward_features(
         if column == 'bias':
             phi[..., number, :] = 1.0
         elif column == 'coulomb':
-            phi[..., number, :] = np.tanh(qd_desired_radps / law.coulomb_smoothing_radps)
+            phi[..., number, :] = np.tanh(
+                qd_desired_radps / joint_array(law.coulomb_smoothing_radps)
+            )
         else:
             assert estimate_nm is not None  # ControllerSettings demands an estimator
             phi[..., number, :] = estimate_nm
@@ -115,7 +119,7 @@ def feed_forward_features(
 def nominal_gains(law: LawSettings, num_joints: int, num_columns: int) -> Array:
     """Return K_0, theta of the fixed-gain controller, shape (m,): no feed-forward."""
     gains = [law.nominal_kd_per_s, law.nominal_lambda_per_s, *([0.0] * num_columns)]
-    return np.repeat(gains, num_joints)
+    return np.concatenate([for_joints(of_kind, num_joints) for of_kind in gains])
 
 
 @dataclass(frozen=True, slots=True)

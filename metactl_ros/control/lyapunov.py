@@ -33,6 +33,7 @@ from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.control.law import LawSettings, TrackingError
 from metactl_ros.dynamics.rigid_body import Posture
 from metactl_ros.errors import ConfigError
+from metactl_ros.per_joint import for_joints
 from metactl_ros.signals import Array, dot
 
 
@@ -143,10 +144,10 @@ def closed_loop_matrix(law: LawSettings, num_joints: int) -> Array:
 
     s_dot = Lambda_0 e_dot - Lambda e_dot - K_d s with e_dot = s - Lambda_0 e.
     """
-    slope, kd = law.slope_per_s, law.nominal_kd_per_s
-    surplus = slope - law.nominal_lambda_per_s
-    block = np.array([[-slope, 1.0], [-surplus * slope, surplus - kd]])
-    return np.asarray(np.kron(block, np.eye(num_joints)))
+    slope, kd = law.slope_per_s, for_joints(law.nominal_kd_per_s, num_joints)
+    surplus = slope - for_joints(law.nominal_lambda_per_s, num_joints)
+    one = np.eye(num_joints)
+    return np.block([[-slope * one, one], [-slope * surplus * one, (surplus - kd) * one]])
 
 
 def certificate_matrix(P: Array, law: LawSettings, alpha_per_s: float) -> Array:

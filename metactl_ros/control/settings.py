@@ -12,6 +12,7 @@ from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.modes import ModeSettings
 from metactl_ros.control.window import ContextSettings
 from metactl_ros.errors import ConfigError
+from metactl_ros.per_joint import require_joints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +40,16 @@ class ControllerSettings:
                 'gain_box.feed_forward: has a column `estimate`, but there is no estimator; '
                 'remove the column, or state an estimator.'
             )
+        self._require_joints()
+
+    def _require_joints(self) -> None:
+        """Refuse what is stated per joint for another number of joints than P's."""
+        require_joints(self.law, self.num_joints)
+        self.gain_box.ends(self.num_joints)
+        if self.estimator is not None and self.estimator.lugre_observer is not None:
+            require_joints(self.estimator.lugre_observer, self.num_joints)
+        if self.estimator is not None and self.estimator.oracle is not None:
+            require_joints(self.estimator.oracle.friction, self.num_joints)
 
     @property
     def num_joints(self) -> int:

@@ -19,20 +19,21 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from metactl_ros.config import require_not_negative, require_positive
+from metactl_ros.config import require_length, require_not_negative, require_positive
+from metactl_ros.per_joint import for_joints, PerJoint
 from metactl_ros.signals import ArmState, Array, Reference, seconds
 
 Tokens: TypeAlias = Literal['raw', 'error_scaled', 'error_fine']
 
 
 class TokenUnits(NamedTuple):
-    """What the features of a token are measured in."""
+    """What the features of a token are measured in; those of joints for all, or one per joint."""
 
-    error_rad: float
-    error_rate_radps: float
+    error_rad: PerJoint
+    error_rate_radps: PerJoint
     payload_kg: float
     friction_regime: float
-    estimate_nm: float
+    estimate_nm: PerJoint
 
 
 TOKEN_UNITS: dict[Tokens, TokenUnits] = {
@@ -93,19 +94,32 @@ def step_observation(
     return np.concatenate(parts if extra is None else [*parts, extra], axis=-1)
 
 
-def token_map(tokens: Tokens, num_joints: int, num_extra: int = 0) -> Array:
+def token_map(
+    tokens: Tokens, num_joints: int, num_extra: int = 0, units: TokenUnits | None = None
+) -> Array:
     """Return the invertible matrix that turns a raw row into a network's token, shape (F, F).
 
     `raw` feeds the paper's numbers as they are. The others show the error instead of the desired
     state, in units a network can see, as `TOKEN_UNITS` has them: for `error_scaled`
     (q, qd, e / 0.05 rad, e_dot / 0.3 rad/s, p_hat / 1.5 kg, mu_hat / 0.2, t / T, extra...).
     token = row @ matrix.
+
+    Args:
+        tokens: Which map.
+        num_joints: n.
+        num_extra: Features behind the paper's, measured in the unit of an estimate.
+        units: Others than those of `TOKEN_UNITS`; raw tokens have none.
     """
     size = 4 * num_joints + 3 + num_extra
     matrix = np.eye(size)
     if tokens != 'raw':
-        units = TOKEN_UNITS[tokens]
-        scales = np.repeat([units.error_rad, units.error_rate_radps], num_joints)
+        units = TOKEN_UNITS[tokens] if units is None else units
+        scales = np.concatenate(
+            [
+                _in_units('error_rad', units.error_rad, num_joints),
+                _in_units('error_rate_radps', units.error_rate_radps, num_joints),
+            ]
+        )
         measured = np.arange(2 * num_joints)
         desired = measured + 2 * num_joints
         matrix[desired, desired] = 1.0 / scales
@@ -114,8 +128,16 @@ def token_map(tokens: Tokens, num_joints: int, num_extra: int = 0) -> Array:
         matrix[payload, payload] = 1.0 / units.payload_kg
         matrix[friction, friction] = 1.0 / units.friction_regime
         extra = np.arange(size - num_extra, size)
-        matrix[extra, extra] = 1.0 / units.estimate_nm
+        if num_extra:
+            matrix[extra, extra] = 1.0 / _in_units('estimate_nm', units.estimate_nm, num_extra)
     return matrix
+
+
+def _in_units(name: str, unit: PerJoint, num_features: int) -> Array:
+    """Return the unit of each feature; refuse one per joint for another number of them."""
+    if isinstance(unit, tuple):
+        require_length('TokenUnits', num_features, **{name: unit})
+    return for_joints(unit, num_features)
 
 
 class ContextWindow:

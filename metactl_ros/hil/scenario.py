@@ -43,8 +43,8 @@ from metactl_ros.baselines import BaselineName
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
 from metactl_ros.processes import Setup
-from metactl_ros.settings import faults_file, load_file, share_directory
-from metactl_ros.sim.faults import Fault, is_plant_fault, Kind, KINDS
+from metactl_ros.settings import faults_file, load_arm, load_file, share_directory
+from metactl_ros.sim.faults import Fault, is_plant_fault, Kind, KINDS, require_joint
 
 ModeName: TypeAlias = Literal['NOMINAL', 'WARMUP', 'FALLBACK', 'STOP', 'BLIND', 'FAULT']
 
@@ -399,7 +399,11 @@ def load_scenario(path: Path) -> Scenario:
     Raises:
         ConfigError: With one line per mistake, each naming file and key.
     """
-    return load_file(Scenario, path, path.name)
+    scenario = load_file(Scenario, path, path.name)
+    for fault in scenario.faults:
+        where = f'{path.name}: Fault {fault.kind}'
+        require_joint(where, fault.joint, len(load_arm().joint_names))
+    return scenario
 
 
 def shipped_scenarios() -> list[Path]:

@@ -5,6 +5,7 @@
 from collections.abc import Mapping, Sequence
 from typing import cast, NotRequired, TypedDict
 
+from metactl_ros.control.gain_map import Ends, pairs_of
 from metactl_ros.policy.contract import Contract
 
 TEMPLATE = """\
@@ -154,8 +155,8 @@ def write_card(
     )
 
 
-def _range(ends: Sequence[float]) -> str:
-    return f'{ends[0]:g} to {ends[1]:g}'
+def _range(ends: Ends) -> str:
+    return ' and '.join(f'{least:g} to {largest:g}' for least, largest in pairs_of(ends))
 
 
 def _result_row(result: EvaluationRecord) -> str:

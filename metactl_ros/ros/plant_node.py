@@ -70,6 +70,7 @@ class PlantNode(Node):
         if plant not in get_args(PlantName):
             raise ConfigError(f'plant: expected one of {get_args(PlantName)}, found {plant!r}.')
         self._settings = load_settings(*(Path(name) if name else None for name in files))
+        self._num_joints = len(self._settings.arm.joint_names)
         self._is_lockstep = bool(self._value('lockstep'))
         self._schedule = FaultSchedule(self._timeline(), self._value('faults_start_s'))
         episode = (plant, self._settings, self._start())
@@ -135,7 +136,7 @@ class PlantNode(Node):
     def _timeline(self) -> list[Fault]:
         """Return the faults of the file the parameters name."""
         name = self._value('faults')
-        faults = load_faults(faults_file(name)) if name else []
+        faults = load_faults(faults_file(name), self._num_joints) if name else []
         stuck = sorted({fault.kind for fault in faults if KINDS[fault.kind].needs_real_time})
         if self._is_lockstep and stuck:
             raise ConfigError(
@@ -189,7 +190,7 @@ class PlantNode(Node):
             faults, was_on = self._schedule.active(reading.driven_ns), bool(self._faults)
             if faults or was_on:
                 now_ns = self._schedule.time_ns(reading.driven_ns)
-                self._robot.bear(burden_of(faults, now_ns))
+                self._robot.bear(burden_of(faults, now_ns, self._num_joints))
         if faults != self._faults:
             self._faults = faults
             sizes = np.array([fault.size for fault in faults])

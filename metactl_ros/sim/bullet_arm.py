@@ -11,7 +11,7 @@ import tempfile
 
 import numpy as np
 
-from metactl_ros.dynamics.friction import Friction, joint_friction_torque, joint_memory_after
+from metactl_ros.dynamics.friction import Friction, friction_of_joints
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import MissingDependency, PlantError
 from metactl_ros.signals import ArmState, Array, period_ns_of
@@ -37,7 +37,7 @@ class BulletArm:
         self._dt_s = 1.0 / substep_hz
         self._joints = list(range(len(arm.joint_names)))
         self._tip = len(self._joints)  # links are numbered as the joints that carry them
-        self._friction = friction
+        self.set_friction(friction)
         self._period_ns = period_ns_of(rate_hz)
         self._stamp_ns = 0
         self._memory_nm = [0.0] * len(self._joints)
@@ -79,8 +79,10 @@ class BulletArm:
         for _ in range(self._num_substeps):
             before = motion
             torques = [
-                effort - joint_friction_torque(self._friction, joint[1], memory)
-                for effort, joint, memory in zip(efforts, before, self._memory_nm, strict=True)
+                effort - friction.torque(joint[1], memory)
+                for friction, effort, joint, memory in zip(
+                    self._frictions, efforts, before, self._memory_nm, strict=True
+                )
             ]
             pybullet.setJointMotorControlArray(  # a torque lasts for one sub-step only
                 self._body,
@@ -92,10 +94,10 @@ class BulletArm:
             pybullet.stepSimulation(physicsClientId=self._client)
             motion = self._joint_states()
             self._memory_nm = [
-                joint_memory_after(
-                    self._friction, 0.5 * (old[1] + new[1]), memory, self._tau_z_s, self._dt_s
+                friction.memory_after(0.5 * (old[1] + new[1]), memory, self._tau_z_s, self._dt_s)
+                for friction, old, new, memory in zip(
+                    self._frictions, before, motion, self._memory_nm, strict=True
                 )
-                for old, new, memory in zip(before, motion, self._memory_nm, strict=True)
             ]
         self._stamp_ns += self._period_ns
         return self._state(motion)
@@ -114,7 +116,7 @@ class BulletArm:
 
     def set_friction(self, friction: Friction) -> None:
         """Change the friction constants from the next step on."""
-        self._friction = friction
+        self._frictions = friction_of_joints(friction, len(self._joints))
 
     def close(self) -> None:
         """Disconnect from the physics server; closing twice is harmless."""

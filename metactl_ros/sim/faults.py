@@ -20,13 +20,11 @@ from metactl_ros.config import build, MAX_ENTRIES, require_not_negative, shown
 from metactl_ros.dynamics.friction import Friction, friction_torque
 from metactl_ros.dynamics.rigid_body import RigidBody
 from metactl_ros.errors import ConfigError
+from metactl_ros.per_joint import scaled
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds
 
 TAU_Z_RANGE_S = (0.02, 1000.0)
 """Memory horizons that a period of 10 ms can simulate, s."""
-
-ROBOT_JOINTS = 2
-"""Of the simulated robot that bears these faults."""
 
 
 class Kind(NamedTuple):
@@ -146,10 +144,8 @@ class Fault:
             )
         if self.joint is not None and not kind.is_per_joint:
             raise ConfigError(f'{where}: strikes all joints, found {self.joint}; leave joint out.')
-        if self.joint is not None and not 0 <= self.joint < ROBOT_JOINTS:
-            raise ConfigError(
-                f'{where}: expected a joint of 0 to {ROBOT_JOINTS - 1}, found {self.joint}.'
-            )
+        if self.joint is not None and self.joint < 0:
+            raise ConfigError(f'{where}: expected a joint of at least 0, found {self.joint}.')
 
     @property
     def size(self) -> float:
@@ -173,15 +169,24 @@ def is_plant_fault(kind: str) -> bool:
     return kind in KINDS
 
 
-def parse_faults(entries: object, where: str = 'faults') -> list[Fault]:
-    """Return faults from a list of tables, as YAML holds them.
+def parse_faults(entries: object, num_joints: int, where: str = 'faults') -> list[Fault]:
+    """Return the faults of an arm with so many joints from a list of tables, as YAML holds them.
 
     Raises:
         ConfigError: If it is no list, or an entry is no fault of the plant; it says which.
     """
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise ConfigError(f'{where}: expected a list of faults, found {shown(entries)}.')
-    return [build(Fault, entry, f'{where}[{i}]') for i, entry in enumerate(entries)]
+    faults = [build(Fault, entry, f'{where}[{i}]') for i, entry in enumerate(entries)]
+    for i, fault in enumerate(faults):
+        require_joint(f'{where}[{i}]: Fault {fault.kind}', fault.joint, num_joints)
+    return faults
+
+
+def require_joint(where: str, joint: int | None, num_joints: int) -> None:
+    """Refuse a joint, counted from 0, that an arm with so many joints does not have."""
+    if joint is not None and not 0 <= joint < num_joints:
+        raise ConfigError(f'{where}: expected a joint of 0 to {num_joints - 1}, found {joint}.')
 
 
 def plant_entries(scenario: object, where: str) -> list[Any]:
@@ -240,24 +245,32 @@ class FaultSchedule:
 class Burden(NamedTuple):
     """What faults do to the plant itself during the next period."""
 
-    effort_share: tuple[float, ...] = (1.0,) * ROBOT_JOINTS
+    effort_share: tuple[float, ...]
     """What is left of the effort, one entry per joint."""
+    is_jammed: tuple[bool, ...]
+    """Which joints do not move, one entry per joint."""
     friction_factor: float = 1.0
     payload_lost_kg: float = 0.0
     tau_z_shift_s: float = 0.0
     is_braked: bool = False
-    is_jammed: tuple[bool, ...] = (False,) * ROBOT_JOINTS
-    """Which joints do not move, one entry per joint."""
 
 
-NO_BURDEN = Burden()
+def no_burden(num_joints: int) -> Burden:
+    """Return that of an arm without faults."""
+    return Burden((1.0,) * num_joints, (False,) * num_joints)
 
 
-def burden_of(faults: Iterable[Fault], t_ns: int) -> Burden:
-    """Return what faults that are on do to the plant at a time of the timeline."""
-    shares, factor, lost_kg, shift_s = [1.0] * ROBOT_JOINTS, 1.0, 0.0, 0.0
-    is_braked, jams = False, [False] * ROBOT_JOINTS
+def burden_of(faults: Iterable[Fault], t_ns: int, num_joints: int) -> Burden:
+    """Return what faults that are on do to the plant at a time of the timeline.
+
+    Raises:
+        ConfigError: If a fault strikes a joint that the plant does not have.
+    """
+    none = no_burden(num_joints)
+    shares, jams = list(none.effort_share), list(none.is_jammed)
+    factor, lost_kg, shift_s, is_braked = 1.0, 0.0, 0.0, False
     for fault in faults:
+        require_joint(f'Fault {fault.kind}', fault.joint, num_joints)
         if fault.kind == 'torque_loss':
             shares[fault.joints] = [(1.0 - fault.size) * share for share in shares[fault.joints]]
         elif fault.kind == 'friction_step':
@@ -270,7 +283,7 @@ def burden_of(faults: Iterable[Fault], t_ns: int) -> Burden:
             is_braked = True
         elif fault.kind == 'jam':
             jams[fault.joints] = [True] * len(jams[fault.joints])
-    return Burden(tuple(shares), factor, lost_kg, shift_s, is_braked, tuple(jams))
+    return Burden(tuple(shares), tuple(jams), factor, lost_kg, shift_s, is_braked)
 
 
 def loaded_friction(friction: Friction, factor: float) -> Friction:
@@ -281,9 +294,9 @@ def loaded_friction(friction: Friction, factor: float) -> Friction:
     """
     return replace(
         friction,
-        coulomb_nm=factor * friction.coulomb_nm,
-        static_nm=factor * friction.static_nm,
-        smoothing_velocity_radps=max(factor, 1.0) * friction.smoothing_velocity_radps,
+        coulomb_nm=scaled(factor, friction.coulomb_nm),
+        static_nm=scaled(factor, friction.static_nm),
+        smoothing_velocity_radps=scaled(max(factor, 1.0), friction.smoothing_velocity_radps),
     )
 
 

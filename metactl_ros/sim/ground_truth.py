@@ -14,7 +14,7 @@ from metactl_ros.sim.faults import (
     Burden,
     loaded_conditions,
     loaded_friction,
-    NO_BURDEN,
+    no_burden,
     with_stops,
 )
 from metactl_ros.sim.plant import Plant, PlantStart
@@ -32,8 +32,8 @@ class Witness:
 
     def __init__(self, plant: Plant, arm: Arm, friction: Friction) -> None:
         self._plant, self._arm, self._friction = plant, arm, friction
-        self._burden = NO_BURDEN
-        self._effort_share = np.array(NO_BURDEN.effort_share)
+        self._burden = self._unburdened = no_burden(len(arm.joint_names))
+        self._effort_share = np.array(self._burden.effort_share)
 
     def reset(self, start: PlantStart) -> ArmState:
         """Begin a new run; nothing has been delivered yet."""
@@ -41,7 +41,7 @@ class Witness:
         self._told = self._in_force = start.payload_kg, start.tau_z_s
         self._before_ns = 0  # how far the run was when a jam last set the plant anew
         self.truth = self._plant.reset(start)
-        if self._burden != NO_BURDEN:
+        if self._burden != self._unburdened:
             self.set_conditions(*self._told)
         return self.truth
 

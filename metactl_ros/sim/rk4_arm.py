@@ -9,6 +9,7 @@ import numpy as np
 from metactl_ros.dynamics.friction import Friction, friction_torque, memory_rate
 from metactl_ros.dynamics.two_link import Arm, TwoLinkBody
 from metactl_ros.errors import PlantError
+from metactl_ros.per_joint import require_joints
 from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 from metactl_ros.sim.plant import check_conditions, PlantStart
 
@@ -25,7 +26,7 @@ class Rk4Arm:
     ) -> None:
         self._arm = arm
         self._payload_scale_per_kg = payload_scale_per_kg
-        self._friction = friction
+        self.set_friction(friction)
         self._period_ns = period_ns_of(rate_hz)
         self._stamp_ns = 0
         self._motion = np.zeros((3, 0, 0))
@@ -62,6 +63,7 @@ class Rk4Arm:
 
     def set_friction(self, friction: Friction) -> None:
         """Change the friction constants from the next step on."""
+        require_joints(friction, len(self._arm.joint_names))
         self._friction = friction
 
     def close(self) -> None:

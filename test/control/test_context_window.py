@@ -10,7 +10,10 @@ from metactl_ros.control.window import (
     feature_names,
     step_observation,
     token_map,
+    TOKEN_UNITS,
+    TokenUnits,
 )
+from metactl_ros.errors import ConfigError
 from metactl_ros.signals import ArmState, Reference
 
 PERIOD_NS = 10_000_000
@@ -246,3 +249,44 @@ def test_scaled_tokens_show_the_error_in_units_a_network_can_see(tokens, units, 
     expected = np.concatenate([q, qd, e, e_dot, payload, friction, phase, extra], axis=-1)
     found = rows @ token_map(tokens, 2, num_extra)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+PER_JOINT = TokenUnits((0.05, 0.02, 0.01), (0.3, 0.2, 0.1), 1.5, 0.2, (10.0, 5.0, 1.0))
+
+
+@pytest.mark.parametrize('num_extra', [0, 3])
+def test_each_joint_can_have_its_own_units(num_extra):
+    rows = np.random.default_rng(6).normal(size=(6, 15 + num_extra))
+    tokens = rows @ token_map('error_fine', 3, num_extra, PER_JOINT)
+    for joint in range(3):
+        error = rows[:, 6 + joint] - rows[:, joint]
+        rate = rows[:, 9 + joint] - rows[:, 3 + joint]
+        np.testing.assert_allclose(tokens[:, 6 + joint], error / PER_JOINT.error_rad[joint])
+        np.testing.assert_allclose(tokens[:, 9 + joint], rate / PER_JOINT.error_rate_radps[joint])
+    expected = rows[:, 15:] / np.array(PER_JOINT.estimate_nm)[:num_extra]
+    np.testing.assert_allclose(tokens[:, 15:], expected)
+
+
+@pytest.mark.parametrize('tokens', ['raw', 'error_scaled', 'error_fine'])
+def test_equal_units_of_each_joint_are_one_unit_to_the_bit(tokens):
+    one = TOKEN_UNITS[tokens]
+    thrice = one._replace(
+        error_rad=(one.error_rad,) * 3,
+        error_rate_radps=(one.error_rate_radps,) * 3,
+        estimate_nm=(one.estimate_nm,) * 3,
+    )
+    default = token_map(tokens, 3, 3)
+    np.testing.assert_array_equal(token_map(tokens, 3, 3, thrice), default)
+    np.testing.assert_array_equal(token_map(tokens, 3, 3, one), default)
+
+
+@pytest.mark.parametrize(
+    ('num_joints', 'num_extra', 'says'),
+    [
+        (2, 0, r'TokenUnits\.error_rad: expected 2 entries, one per joint, found 3'),
+        (3, 2, r'TokenUnits\.estimate_nm: expected 2 entries, one per joint, found 3'),
+    ],
+)
+def test_units_for_another_number_of_joints_are_refused(num_joints, num_extra, says):
+    with pytest.raises(ConfigError, match=says):
+        token_map('error_scaled', num_joints, num_extra, PER_JOINT)

@@ -1,12 +1,15 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from support.three_joints import box_in_order
+from support.three_joints import GAIN_BOX as OF_THREE
 
+from metactl_ros.config import build
 from metactl_ros.control.gain_map import ColumnRange, GainBox, GainMap
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.errors import ConfigError
@@ -176,3 +179,55 @@ def test_the_active_faces_are_the_gains_at_an_end_of_their_range():
     np.testing.assert_array_equal(gain_map.active_faces(theta), expected)
     one = np.array([gain_map.upper[0], *gain_map.middle[1:]])
     np.testing.assert_array_equal(gain_map.active_faces(one), [True] + [False] * 7)
+
+
+@given(box=boxes(), num_joints=st.integers(1, 4))
+def test_a_range_of_each_joint_with_equal_entries_is_that_of_all_to_the_bit(box, num_joints):
+    columns = tuple(replace(entry, ends=(entry.ends,) * num_joints) for entry in box.feed_forward)
+    each = GainBox(
+        kd_per_s=(box.kd_per_s,) * num_joints,
+        lambda_per_s=(box.lambda_per_s,) * num_joints,
+        feed_forward=columns,
+    )
+    np.testing.assert_array_equal(each.ends(num_joints), box.ends(num_joints))
+    assert [name for name, _ in each.named_ends()] == [name for name, _ in box.named_ends()]
+
+
+def test_ranges_of_each_joint_are_ordered_by_kind_then_by_joint():
+    gain_map = GainMap(OF_THREE, 3)
+    lower = [10, 12, 15, 1, 1, 1, -6, -4, -1, -3, -2, -0.5, 0, 0, 0]
+    upper = [60, 50, 40, 10, 10, 10, 6, 4, 2, 3, 2, 0.5, 1.2, 1.2, 1.2]
+    np.testing.assert_array_equal(gain_map.lower, lower)
+    np.testing.assert_array_equal(gain_map.upper, upper)
+    assert_ends_are_at(gain_map, 1.0)
+
+
+@given(order=st.permutations(range(3)), data=st.data())
+def test_joints_in_another_order_have_their_gains_in_that_order(order, data):
+    gain_map, other = GainMap(OF_THREE, 3), GainMap(box_in_order(OF_THREE, order), 3)
+    action = data.draw(actions_of(gain_map))
+    swapped = action.reshape(5, 3)[:, order].ravel()
+    expected = gain_map.gains(action).reshape(5, 3)[:, order].ravel()
+    np.testing.assert_array_equal(other.gains(swapped), expected)
+
+
+@pytest.mark.parametrize('num_joints', [1, 2, 4])
+def test_ranges_for_another_number_of_joints_are_refused(num_joints):
+    says = rf'GainBox\.kd_per_s: expected {num_joints} entries, one per joint, found 3'
+    with pytest.raises(ConfigError, match=says):
+        GainMap(OF_THREE, num_joints)
+
+
+@pytest.mark.parametrize(
+    'pairs', [((1.0, 2.0), (2.0, 1.0)), ((1.0, 2.0), (1.0,)), ((1.0, 2.0), 3)]
+)
+def test_one_joint_without_two_ordered_ends_is_enough_to_be_refused(pairs):
+    with pytest.raises(ConfigError, match=r'GainBox\.lambda_per_s: expected \[least, largest\]'):
+        replace(SHIPPED, lambda_per_s=pairs)
+
+
+def test_what_was_stated_is_what_is_written_and_read_back():
+    assert build(GainBox, asdict(OF_THREE), 'box') == OF_THREE
+    assert asdict(SHIPPED)['kd_per_s'] == (10.0, 60.0)
+    with pytest.raises(ConfigError, match='box: kd_per_s: expected a list, each entry a finite'):
+        build(GainBox, asdict(SHIPPED) | {'kd_per_s': [[1.0, 'x']]}, 'box')

@@ -108,6 +108,18 @@ def test_the_nominal_closed_loop_is_the_matrix_that_p_is_solved_for():
     np.testing.assert_allclose(other @ xi, [e_dot, 2.0 * e_dot - 30.0 * xi[1]])
 
 
+def test_the_nominal_closed_loop_has_the_gains_of_each_joint():
+    law = replace(LAW, nominal_kd_per_s=(30.0, 20.0, 10.0), nominal_lambda_per_s=(5.0, 3.0, 8.0))
+    A = closed_loop_matrix(law, 3)
+    for joint in range(3):
+        kd, slope = law.nominal_kd_per_s[joint], law.nominal_lambda_per_s[joint]
+        alone = replace(LAW, nominal_kd_per_s=kd, nominal_lambda_per_s=slope)
+        own = [joint, joint + 3]
+        np.testing.assert_array_equal(A[np.ix_(own, own)], closed_loop_matrix(alone, 1))
+        A[np.ix_(own, own)] = 0.0
+    assert not A.any()
+
+
 def assert_nominal_gains_are_admissible_everywhere(P, seed):  # noqa: N803
     """Assert it by the eigenvalues of Q, and by the half-space at random states, v_0 = 0."""
     assert np.linalg.eigvalsh(certificate_matrix(P, LAW, SHIPPED.alpha_per_s)).min() > 0.0

@@ -139,7 +139,9 @@ READERS = {
     ),
     'hil': Reader('faults/drop.yaml', verb('hil', 'FILE', '--out', 'OUT')),
     'hil of processes': Reader('faults/kill_plant.yaml', function(load_scenario)),
-    'faults of the robot': Reader('faults/delay.yaml', function(load_faults)),
+    'faults of the robot': Reader(
+        'faults/delay.yaml', function(lambda file: load_faults(file, 2))
+    ),
     'plant': Reader('plant.yaml', function(simulate)),
     'classical': Reader('classical/noisy.yaml', function(classical)),
     'meta observer': Reader(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.episodes import start
+from support.three_joints import FRICTION as OF_THREE
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.plants import make_plant
@@ -25,7 +26,7 @@ from metactl_ros.sim.faults import (
     is_plant_fault,
     KINDS,
     loaded_friction,
-    NO_BURDEN,
+    no_burden,
     parse_faults,
 )
 
@@ -206,7 +207,7 @@ def test_rename_and_clock_jump_change_names_and_stamps_alone():
 
 
 def test_the_burden_is_what_the_faults_of_the_plant_add_up_to():
-    assert burden_of([on(kind) for kind in ('drop', 'nan', 'bias')], 5) == NO_BURDEN
+    assert burden_of([on(kind) for kind in ('drop', 'nan', 'bias')], 5, 2) == no_burden(2)
     faults = [
         on('torque_loss', 0.5),
         on('torque_loss', 0.5, joint=1),
@@ -214,9 +215,32 @@ def test_the_burden_is_what_the_faults_of_the_plant_add_up_to():
         on('payload_drop', 0.2),
         Fault(kind='tau_z_drift', at_s=2.0, amount=0.5),
     ]
-    assert burden_of(faults, 4_000 * MS) == NO_BURDEN._replace(
+    assert burden_of(faults, 4_000 * MS, 2) == no_burden(2)._replace(
         effort_share=(0.5, 0.25), friction_factor=3.0, payload_lost_kg=0.2, tau_z_shift_s=1.0
     )
+
+
+def test_the_burden_has_as_many_joints_as_the_arm():
+    found = burden_of([on('torque_loss', 0.5, joint=2), on('jam', joint=1)], 0, 3)
+    assert found == no_burden(3)._replace(
+        effort_share=(1.0, 1.0, 0.5), is_jammed=(False, True, False)
+    )
+    with pytest.raises(ConfigError, match='Fault jam: expected a joint of 0 to 1, found 2'):
+        burden_of([on('jam', joint=2)], 0, 2)
+    assert parse_faults([{'kind': 'bias', 'at_s': 0.0, 'joint': 2}], 3) == [on('bias', joint=2)]
+
+
+def test_only_the_levels_of_friction_per_joint_are_multiplied():
+    friction = loaded_friction(OF_THREE, 3.0)
+    for name, factor in {
+        'coulomb_nm': 3.0,
+        'static_nm': 3.0,
+        'smoothing_velocity_radps': 3.0,
+        'viscous_nmsprad': 1.0,
+    }.items():
+        expected = [factor * value for value in getattr(OF_THREE, name)]
+        assert getattr(friction, name) == pytest.approx(expected)
+    assert loaded_friction(OF_THREE, 0.5).smoothing_velocity_radps == (0.12, 0.15, 0.2)
 
 
 def free_robot(settings, plant='rk4'):
@@ -233,7 +257,7 @@ def driven(settings, faults, plant='rk4', steps=20):
     robot, truths = free_robot(settings, plant), []
     for _ in range(steps):
         reading = robot.step(PERIOD_NS)
-        robot.bear(burden_of(faults, reading.driven_ns))
+        robot.bear(burden_of(faults, reading.driven_ns, 2))
         truths.append([*reading.truth.q_rad, *reading.truth.qd_radps, *reading.memory_nm])
     robot.close()
     return np.array(truths)
@@ -253,8 +277,8 @@ def test_faults_of_the_plant_change_the_truth_of_either_plant_and_can_end(settin
     assert np.array_equal(healthy[0], ill[0])
     assert np.abs(healthy - ill)[-1].max() > 1e-5
     robot = free_robot(settings, plant)
-    robot.bear(burden_of([on(kind)], 10**9))
-    robot.bear(NO_BURDEN)
+    robot.bear(burden_of([on(kind)], 10**9, 2))
+    robot.bear(no_burden(2))
     cured = [robot.step(PERIOD_NS).truth.q_rad for _ in range(20)]
     robot.close()
     assert np.array_equal(cured, healthy[:, :2])
@@ -280,20 +304,20 @@ def test_a_plant_obeys_its_new_friction_as_if_made_with_it(settings, plant):
 
 def test_torque_loss_is_seen_in_the_delivered_effort_and_payload_never_below_zero(settings):
     robot = free_robot(settings)
-    robot.bear(burden_of([on('torque_loss', 0.25, joint=1), on('payload_drop', 5.0)], 0))
+    robot.bear(burden_of([on('torque_loss', 0.25, joint=1), on('payload_drop', 5.0)], 0, 2))
     assert robot.step(PERIOD_NS).effort_nm.tolist() == [20.0, 3.75]
     assert robot._witness.payload_kg == 0.0
     robot.restart(start([0.4, -0.3], payload_kg=0.7))  # the fault is still on
     robot.step(PERIOD_NS)
     assert robot._witness.payload_kg == 0.0
-    robot.bear(NO_BURDEN)
+    robot.bear(no_burden(2))
     assert robot._witness.payload_kg == 0.7
 
 
 def test_tau_z_drift_stays_within_what_a_period_can_simulate(settings):
     robot = free_robot(settings)
     for amount, tau_z_s in ((-10.0, 0.02), (10.0, 102.0)):
-        robot.bear(burden_of([on('tau_z_drift', amount)], 10_000 * MS))
+        robot.bear(burden_of([on('tau_z_drift', amount)], 10_000 * MS, 2))
         assert robot._witness._plant._plant._tau_z_s.item() == tau_z_s
 
 
@@ -331,6 +355,7 @@ def test_a_switched_fault_is_on_before_the_first_command_and_beside_the_timeline
         ({'kind': 'nan', 'at_s': 0.0, 'amount': 1.0}, 'has no amount, found 1.0; leave it out'),
         ({'kind': 'silence', 'at_s': 0.0, 'joint': 0}, 'strikes all joints, found 0'),
         ({'kind': 'bias', 'at_s': 0.0, 'joint': 2}, 'a joint of 0 to 1, found 2'),
+        ({'kind': 'bias', 'at_s': 0.0, 'joint': -1}, 'a joint of at least 0, found -1'),
         ({'kind': 'drop'}, "faults[0]: missing key 'at_s'"),
         ({'kind': 'drop', 'at': 1.0}, "unknown key 'at'; did you mean 'at_s'?"),
         ('drop', 'expected a table of Fault settings'),
@@ -338,7 +363,7 @@ def test_a_switched_fault_is_on_before_the_first_command_and_beside_the_timeline
 )
 def test_a_wrong_entry_is_refused_with_the_reason(entry, says):
     with pytest.raises(ConfigError) as refusal:
-        parse_faults([entry])
+        parse_faults([entry], 2)
     assert says in str(refusal.value)
 
 
@@ -349,7 +374,7 @@ def test_a_scenario_file_gives_the_robot_its_own_faults(tmp_path):
         '- {at_s: 1, kind: kill_controller}\n'
         '- {at_s: 2, for_s: 0.5, kind: bias, amount: 0.1, joint: 1}\n'
     )
-    assert load_faults(path) == [Fault(kind='bias', at_s=2.0, for_s=0.5, amount=0.1, joint=1)]
+    assert load_faults(path, 2) == [Fault(kind='bias', at_s=2.0, for_s=0.5, amount=0.1, joint=1)]
     assert not is_plant_fault('kill_controller')
     assert is_plant_fault('silence')
 
@@ -369,7 +394,7 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path, text, says):
     path = tmp_path / 'scenario.yaml'
     path.write_text(text)
     with pytest.raises(ConfigError) as refusal:
-        load_faults(path)
+        load_faults(path, 2)
     assert says in str(refusal.value)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from metactl_ros.config import require_positive
 from metactl_ros.motion.reference import PointToPoint, Sinusoid
+from metactl_ros.per_joint import scaled
 from metactl_ros.settings import load_file, Settings
 from metactl_ros.signals import Array
 from metactl_ros.sim.task import compose_episode, Episode, lattice_phases
@@ -88,7 +89,7 @@ def load_benchmark(path: Path | None = None) -> Benchmark:
 def settings_in(settings: Settings, regime: Regime, peak_nm: tuple[float, ...]) -> Settings:
     """Return the settings of a regime; `peak_nm` is that of ct, one per joint."""
     plant = settings.plant
-    gain = regime.memory_factor * plant.friction.memory_gain_nmprad
+    gain = scaled(regime.memory_factor, plant.friction.memory_gain_nmprad)
     factor = regime.effort_limit_factor
     sensing = replace(
         plant.sensing,

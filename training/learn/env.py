@@ -22,6 +22,7 @@ from metactl_ros.control.shield import Enforcement
 from metactl_ros.control.window import feature_names
 from metactl_ros.metrics import LOST_ERROR_RAD
 from metactl_ros.motion.reference import Sinusoid
+from metactl_ros.per_joint import joint_array, PerJoint
 from metactl_ros.plants import make_plant, PlantName
 from metactl_ros.settings import Settings
 from metactl_ros.signals import ArmState, Array, seconds
@@ -140,7 +141,7 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
         return np.append(normal, -space.excess(gain_map.middle)).astype(np.float32)
 
 
-def settled_memory(episode: Episode, memory_gain_nmprad: float, tau_z_s: float) -> Array:
+def settled_memory(episode: Episode, memory_gain_nmprad: PerJoint, tau_z_s: float) -> Array:
     """Return z of an arm that has followed its sinusoid for ever, at t = 0, in N m, shape (n,).
 
     z_dot = -z / tau + lambda A w cos(w t + phase) has the periodic solution
@@ -149,5 +150,5 @@ def settled_memory(episode: Episode, memory_gain_nmprad: float, tau_z_s: float) 
     motion = episode.reference
     assert isinstance(motion, Sinusoid)
     turns = motion.omega_radps * tau_z_s
-    size = memory_gain_nmprad * motion.amplitude_rad * turns / (1.0 + turns**2)
+    size = joint_array(memory_gain_nmprad) * motion.amplitude_rad * turns / (1.0 + turns**2)
     return np.asarray(size * (np.cos(motion.phase_rad) + turns * np.sin(motion.phase_rad)))

@@ -11,25 +11,27 @@ from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.control.estimators.estimator import EstimatorInput
 from metactl_ros.dynamics.friction import Friction, friction_torque
 from metactl_ros.dynamics.rigid_body import RigidBody
+from metactl_ros.per_joint import joint_array, PerJoint, require_joints
 from metactl_ros.signals import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LugreSettings:
-    """Identified friction, the same for every joint, and how the observer corrects itself."""
+    """Identified friction, and how the observer corrects itself; of every joint, or per joint."""
 
-    stiffness_nmprad: float
+    stiffness_nmprad: PerJoint
     """sigma_0 of the bristles, N m / rad."""
-    damping_nmsprad: float
+    damping_nmsprad: PerJoint
     """sigma_1, N m s / rad."""
-    coulomb_nm: float
-    static_nm: float
-    stribeck_velocity_radps: float
-    viscous_nmsprad: float
-    correction: float
+    coulomb_nm: PerJoint
+    static_nm: PerJoint
+    stribeck_velocity_radps: PerJoint
+    viscous_nmsprad: PerJoint
+    correction: PerJoint
     """k, rad of deflection per (rad / s) s of the sliding variable."""
 
     def __post_init__(self) -> None:
+        require_joints(self)
         require_positive(
             'LugreSettings',
             stiffness_nmprad=self.stiffness_nmprad,
@@ -62,7 +64,13 @@ class LugreObserver:
     """
 
     def __init__(self, settings: LugreSettings) -> None:
-        self._settings = settings
+        self._stiffness = joint_array(settings.stiffness_nmprad)
+        self._damping = joint_array(settings.damping_nmsprad)
+        self._viscous = joint_array(settings.viscous_nmsprad)
+        self._coulomb = joint_array(settings.coulomb_nm)
+        self._surplus = joint_array(settings.static_nm) - self._coulomb
+        self._stribeck_radps = joint_array(settings.stribeck_velocity_radps)
+        self._correction = joint_array(settings.correction)
         self._deflection: Array | None = None
 
     def reset(self) -> None:
@@ -71,16 +79,16 @@ class LugreObserver:
 
     def update(self, given: EstimatorInput) -> Array:
         """Return the estimate after the last period."""
-        c, qd = self._settings, given.at.qd
+        qd = given.at.qd
         x = np.zeros(qd.shape) if self._deflection is None else self._deflection
-        ratio = qd / c.stribeck_velocity_radps
-        level = c.coulomb_nm + (c.static_nm - c.coulomb_nm) * np.exp(-ratio * ratio)
-        decay = c.stiffness_nmprad * np.abs(qd) / level + TINY
-        drive = qd + c.correction * given.error.s_radps * given.may_learn[..., np.newaxis]
+        ratio = qd / self._stribeck_radps
+        level = self._coulomb + self._surplus * np.exp(-ratio * ratio)
+        decay = self._stiffness * np.abs(qd) / level + TINY
+        drive = qd + self._correction * given.error.s_radps * given.may_learn[..., np.newaxis]
         grown = -np.expm1(-decay * given.passed_s) / decay
         self._deflection = x = x + grown * (drive - decay * x)
         rate = drive - decay * x
-        return c.stiffness_nmprad * x + c.damping_nmsprad * rate + c.viscous_nmsprad * qd
+        return self._stiffness * x + self._damping * rate + self._viscous * qd
 
 
 TINY = 1e-9
@@ -137,7 +145,7 @@ class Oracle:
             self._memory, self._qd_before = np.zeros(at.q.shape), at.qd
         tau_z_s = self._tau_z_s(given.time_s - given.passed_s)  # the plant's, all period long
         fade = math.exp(-given.passed_s / tau_z_s)
-        charge = truth.friction.memory_gain_nmprad * tau_z_s * (1.0 - fade)
+        charge = joint_array(truth.friction.memory_gain_nmprad) * tau_z_s * (1.0 - fade)
         self._memory = fade * self._memory + charge * 0.5 * (self._qd_before + at.qd)
         self._qd_before = at.qd
         per_kg = self._per_kg.at(at.q, at.qd_desired)

@@ -10,6 +10,7 @@ from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.control.estimators.estimator import EstimatorInput
 from metactl_ros.control.law import LawSettings
 from metactl_ros.dynamics.rigid_body import RigidBody
+from metactl_ros.per_joint import joint_array
 from metactl_ros.signals import Array
 
 
@@ -130,6 +131,6 @@ class SlotineLi:
 
     def _joint_columns(self, given: EstimatorInput) -> Array:
         """Return (Coulomb, viscous, filters) of each joint, shape (..., columns, n)."""
-        sign = np.tanh(given.at.qd_desired / self._law.coulomb_smoothing_radps)
+        sign = np.tanh(given.at.qd_desired / joint_array(self._law.coulomb_smoothing_radps))
         two = np.stack([sign, given.at.qd], axis=-2)
         return np.concatenate([two, self._memory], axis=-2)
