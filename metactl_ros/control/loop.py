@@ -29,15 +29,15 @@ from metactl_ros.control.law import (
     limit_effort,
     nominal_gains,
     tracking_error,
-    TrackingError,
     TrackingState,
 )
 from metactl_ros.control.lyapunov import LyapunovFunction
 from metactl_ros.control.modes import ArmsInputs, Cause, Health, HEALTHY, Mode, Modes
+from metactl_ros.control.perception import Sight, View
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement, Reason, Shield, ShieldDecision
 from metactl_ros.control.window import ContextWindow, step_observation
-from metactl_ros.dynamics.rigid_body import ArmModel, Posture
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import (
     ArmState,
@@ -51,10 +51,6 @@ from metactl_ros.signals import (
     seconds,
     where_arms,
 )
-
-# No arm moves at this many rad, rad/s or rad/s^2. Beyond it a number is as good as NaN, and its
-# square could overflow.
-ABSURD = 1e6
 
 
 class ControlStep(NamedTuple):
@@ -78,24 +74,10 @@ class ControlStep(NamedTuple):
     """What the model is estimated to lack, shape (..., n), if there is an estimator."""
 
 
-class _View(NamedTuple):
-    """State and reference as the loop uses them: finite, with what stands in for the missing."""
-
-    at: TrackingState
-    sees: Flags
-    """Whether the state is usable, shape (...)."""
-    knows_goal: Flags
-    """Whether the reference is, shape (...)."""
-    is_within_limits: Flags
-    """Whether position and velocity are within the joint limits, shape (...)."""
-    posture: Posture
-    error: TrackingError
-
-
 class _Judgement(NamedTuple):
     """A proposal, weighed in one situation."""
 
-    view: _View
+    view: View
     phi: Array
     decision: ShieldDecision
 
@@ -111,18 +93,9 @@ class ControlLoop:
         self._body = arm.body()
         self._columns = settings.gain_box.columns
         self._period_ns = period_ns_of(settings.law.rate_hz)
-        self._lower_rad, self._upper_rad = limits.lower_rad, limits.upper_rad
-        self._fastest_radps = np.array(limits.velocity_radps)
+        self._sight = Sight(arm, self._body, settings.law)
         self._largest_nm = np.array(limits.effort_nm)
         self._rate_nmps = np.array(limits.effort_rate_nmps)
-        self._hardest_radps2 = self._largest_nm / arm.smallest_inertia_kgm2()
-        # All of (q, qd, q_d, qd_d, qdd_d) within these bounds, as is usual, takes one comparison.
-        ends = (self._upper_rad, self._fastest_radps)
-        self._most = np.concatenate((*ends, *ends, self._hardest_radps2))
-        ends = (self._lower_rad, -self._fastest_radps)
-        self._least = np.concatenate((*ends, *ends, -self._hardest_radps2))
-        self._most = np.minimum(self._most, ABSURD)
-        self._least = np.maximum(self._least, -ABSURD)
         self._window = ContextWindow(settings.context.num_rows, self._period_ns)
         self.gain_map = GainMap(settings.gain_box, num_joints)
         self.lyapunov = LyapunovFunction(settings.lyapunov, settings.law, num_joints)
@@ -143,12 +116,11 @@ class ControlLoop:
         self._guard = Guard(settings.guard, limits, self._period_ns)
         self._modes = Modes(settings.modes)
         # All of these are of an arm that has not begun; `reset` gives them the shape of a batch.
-        self._effort = self._held_q = self._last_q = np.zeros(num_joints)
+        self._effort = self._held_q = np.zeros(num_joints)
         self._now_ns = 0
         self._meets_condition: Flags = np.ones((), dtype=bool)
         self._is_clear: Flags = np.ones((), dtype=bool)
         self._all_arms: Flags = np.ones((), dtype=bool)
-        self._seen: tuple[ArmState, Reference, _View] | None = None
 
     @property
     def doubts(self) -> NDArray[np.int64]:
@@ -171,10 +143,10 @@ class ControlLoop:
         shape = state.q_rad.shape[:-1]
         self.resume(self.acting_effort(state, effort_nm))
         self._modes.reset(shape, state.stamp_ns)
-        self._held_q = self._last_q = state.q_rad.copy()
+        self._held_q = self._sight.last_q_rad = state.q_rad.copy()
         self._now_ns = state.stamp_ns - self._period_ns
         self._meets_condition = np.ones(shape, dtype=bool)
-        self._guard.expect(self._body.at(self._last_q, state.qd_radps.copy()), self._effort)
+        self._guard.expect(self._body.at(self._held_q, state.qd_radps.copy()), self._effort)
         return self._effort.copy()
 
     def acting_effort(self, state: ArmState, effort_nm: Array | None) -> Array:
@@ -197,8 +169,8 @@ class ControlLoop:
 
     def _clear_window(self) -> None:
         self._window.clear()
+        self._sight.forget(self._effort.shape[:-1])
         self._is_clear = self._all_arms = np.ones(self._effort.shape[:-1], dtype=bool)
-        self._seen = None
         if self._estimation is not None:
             self._estimation.reset(self._effort)
 
@@ -215,9 +187,7 @@ class ControlLoop:
         """
         context = self._settings.context
         extra = None
-        self._seen = None
-        view = self._perceive(state, reference)
-        self._seen = (state, reference, view)
+        view = self._sight.look(state, reference)
         self._guard.see(
             state.stamp_ns,
             view.at,
@@ -276,7 +246,7 @@ class ControlLoop:
             )
         passed_ns = min(max(now_ns - self._now_ns, 0), self._period_ns)
         self._now_ns = now_ns = max(now_ns, self._now_ns)
-        judged = self._judge(action, self._perceive(state, reference))
+        judged = self._judge(action, self._sight.recall(state, reference))
         before = self._modes.values
         self._advance_modes(judged, now_ns, health)
         if not self._modes.is_nominal:
@@ -291,49 +261,7 @@ class ControlLoop:
         self._guard.expect(view.posture, self._effort)
         return step
 
-    def _perceive(self, state: ArmState, reference: Reference) -> _View:
-        """Return state and reference, all finite, and whether they were usable."""
-        if self._seen is not None and self._seen[0] is state and self._seen[1] is reference:
-            return self._seen[2]
-        # Copies: what is remembered of them must not change with a buffer that the caller reuses.
-        q, qd = state.q_rad.copy(), state.qd_radps.copy()
-        goal = (
-            reference.q_rad.copy(),
-            reference.qd_radps.copy(),
-            reference.qdd_radps2.copy(),
-        )
-        numbers = np.concatenate((q, qd, *goal), axis=-1)
-        sees = knows_goal = is_within = self._all_arms
-        at = TrackingState(q, qd, *goal)
-        if not is_all((numbers >= self._least) & (numbers <= self._most)):  # something is amiss
-            sees = each_arm((np.abs(q) <= ABSURD) & (np.abs(qd) <= ABSURD))
-            knows_goal = each_arm(
-                (goal[0] <= self._upper_rad)
-                & (goal[0] >= self._lower_rad)
-                & (np.abs(goal[1]) <= self._fastest_radps)
-                & (np.abs(goal[2]) <= self._hardest_radps2)
-            )
-            at = self._with_substitutes(at, sees, knows_goal)
-            is_within = self._is_within_limits(at)
-        self._last_q = at.q
-        error = tracking_error(self._settings.law, at)
-        return _View(at, sees, knows_goal, is_within, self._body.at(at.q, at.qd), error)
-
-    def _with_substitutes(
-        self, at: TrackingState, sees: Flags, knows_goal: Flags
-    ) -> TrackingState:
-        """Return the last position at rest for what is not seen, a hold for what is not known."""
-        zero = np.zeros(at.q.shape)
-        q = where_arms(sees, at.q, self._last_q)
-        return TrackingState(
-            q=q,
-            qd=where_arms(sees, at.qd, zero),
-            q_desired=where_arms(knows_goal, at.q_desired, q),
-            qd_desired=where_arms(knows_goal, at.qd_desired, zero),
-            qdd_desired=where_arms(knows_goal, at.qdd_desired, zero),
-        )
-
-    def _judge(self, action: Array, view: _View) -> _Judgement:
+    def _judge(self, action: Array, view: View) -> _Judgement:
         estimate = None if self._estimation is None else self._estimation.estimate_nm
         phi = feed_forward_features(
             self._settings.law, self._columns, view.at.qd_desired, estimate
@@ -371,10 +299,6 @@ class ControlLoop:
         is_near = np.abs(at.q - self._held_q) <= self._settings.guard.tracking_error_rad
         return each_arm(is_slow & is_near)
 
-    def _is_within_limits(self, at: TrackingState) -> Flags:
-        is_within = (at.q <= self._upper_rad) & (at.q >= self._lower_rad)
-        return each_arm(is_within & (np.abs(at.qd) <= self._fastest_radps))
-
     def _safe_inputs(
         self, before: NDArray[np.int64], action: Array, at: TrackingState
     ) -> tuple[Array, TrackingState]:
@@ -397,7 +321,8 @@ class ControlLoop:
         modes, ramp_s = self._modes.values, self._settings.modes.blind_ramp_s
         blind_s = self._modes.since_s(now_ns)
         share = np.clip(1.0 - blind_s / ramp_s, 0.0, 1.0) if ramp_s else np.zeros(blind_s.shape)
-        gravity = self._body.at(self._last_q, np.zeros(self._last_q.shape)).gravity
+        last_q = self._sight.last_q_rad
+        gravity = self._body.at(last_q, np.zeros(last_q.shape)).gravity
         seen = where_arms(modes == Mode.BLIND, share[..., np.newaxis] * gravity, wanted_nm)
         return where_arms(modes == Mode.FAULT, np.zeros(seen.shape), seen)
 
