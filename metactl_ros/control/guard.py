@@ -139,6 +139,23 @@ class Sample(NamedTuple):
     qd: Array
 
 
+class Change(NamedTuple):
+    """What a state says, against the one before it; arrays are (..., n) unless stated."""
+
+    lasted_ns: int
+    """What the state counts for."""
+    at: TrackingState
+    """State and reference."""
+    move_rad: Array
+    """From the state before; zero after a gap."""
+    gain_radps: Array
+    """Of velocity, since then."""
+    effort_nm: Array
+    """What acted."""
+    follows: Flags
+    """Whether the reference is followed, shape (...)."""
+
+
 class Bounds(NamedTuple):
     """What a state may say that comes dt after the one before; rows as `Evidence` has them."""
 
@@ -237,54 +254,36 @@ class Evidence:
         if not is_all(counts):
             self._sums[..., 2:, :] *= counts[..., np.newaxis, np.newaxis]
 
-    def time_limits(
-        self, lasted_ns: int, at: TrackingState, move_rad: Array, effort_nm: Array, follows: Flags
-    ) -> None:
-        """Note for how long joints have been astray, fast, beyond their limits or stuck.
-
-        Args:
-            lasted_ns: What this state counts for.
-            at: State and reference.
-            move_rad: From the state before.
-            effort_nm: What acted.
-            follows: Whether the reference is followed, shape (...).
-        """
-        q, speed = at.q, np.abs(at.qd)
+    def time_limits(self, change: Change) -> None:
+        """Note for how long joints have been astray, fast, beyond their limits or stuck."""
+        at, q, speed = change.at, change.at.q, np.abs(change.at.qd)
         said = np.empty((*q.shape[:-1], 5, q.shape[-1]))
         said[..., 0, :] = q
         said[..., 1, :] = -q
         said[..., 2, :] = speed
-        said[..., 3, :] = np.abs(move_rad)
+        said[..., 3, :] = np.abs(change.move_rad)
         said[..., 4, :] = np.abs(at.q_desired - q)
         is_over = said > self._bounds.limits
-        is_stuck = (speed < self._settings.no_motion_radps) & (np.abs(effort_nm) >= self._full_nm)
+        is_pushed = np.abs(change.effort_nm) >= self._full_nm
+        is_stuck = (speed < self._settings.no_motion_radps) & is_pushed
         if not (np.count_nonzero(is_over) or np.count_nonzero(is_stuck)):  # the usual case
             self._lasted_ns = self._no_times
             return
         is_so = np.empty(self._lasted_ns.shape, dtype=bool)
         is_so[..., 0, :] = is_over[..., 0, :] | is_over[..., 1, :]
         is_so[..., 1, :] = is_over[..., 2, :] | is_over[..., 3, :]  # as it says, or has leapt
-        is_so[..., 2, :] = is_over[..., 4, :] & follows[..., np.newaxis]
+        is_so[..., 2, :] = is_over[..., 4, :] & change.follows[..., np.newaxis]
         is_so[..., 3, :] = is_stuck
-        self._lasted_ns = (self._lasted_ns + lasted_ns) * is_so
+        self._lasted_ns = (self._lasted_ns + change.lasted_ns) * is_so
 
-    def time_sameness(
-        self, lasted_ns: int, at: TrackingState, move_rad: Array, gain_radps: Array, follows: Flags
-    ) -> None:
-        """Note for how long readings have been the same, and which are frozen.
-
-        Args:
-            lasted_ns: What this state counts for.
-            at: State and reference.
-            move_rad: From the state before.
-            gain_radps: Of velocity, since then.
-            follows: Whether the reference is followed, shape (...).
-        """
-        if np.count_nonzero(move_rad) == move_rad.size:  # all joints in motion: the usual case
+    def time_sameness(self, change: Change) -> None:
+        """Note for how long readings have been the same, and which are frozen."""
+        at, move = change.at, change.move_rad
+        if np.count_nonzero(move) == move.size:  # all joints in motion: the usual case
             self._nothing_stays(at.q_desired)
             return
-        is_same = (move_rad == 0.0) & (gain_radps == 0.0) & follows[..., np.newaxis]
-        self._same_ns = (self._same_ns + lasted_ns) * is_same
+        is_same = (move == 0.0) & (change.gain_radps == 0.0) & change.follows[..., np.newaxis]
+        self._same_ns = (self._same_ns + change.lasted_ns) * is_same
         self._anchor_rad = np.where(is_same, self._anchor_rad, at.q_desired)
         way = np.abs(at.q_desired - self._anchor_rad)
         should_move = way > self._settings.frozen_reference_rad
@@ -367,16 +366,17 @@ class Guard:
         lasted_ns, dt_s = min(passed_ns, self._period_ns), seconds(passed_ns)
         effort = self._effort_nm if effort_nm is None else effort_nm
         evidence.set_bounds(dt_s)
+        move, gain = at.q - last.q, at.qd - last.qd
+        change = Change(lasted_ns, at, move, gain, effort, follows)
         if passed_ns <= self._gap_ns:
-            move, gain = at.q - last.q, at.qd - last.qd
             x = move - dt_s * (0.5 * (at.qd + last.qd))
             y = self._posture.apply(gain) - dt_s * (effort - self._posture.bias)
             evidence.add(x, y, move, counts=acts)
-            evidence.time_sameness(lasted_ns, at, move, gain, follows)
+            evidence.time_sameness(change)
         else:
-            move = np.zeros(at.q.shape)
+            change = change._replace(move_rad=np.zeros(at.q.shape))
             evidence.begin_series(at.q_desired)
-        evidence.time_limits(lasted_ns, at, move, effort, follows)
+        evidence.time_limits(change)
         if not is_all(sees):
             evidence.forget(~sees)
         self._conclude(at.q.shape[:-1])

@@ -12,6 +12,7 @@ on; a far way keeps to them because it lies between two places that do. An arm t
 before its limit even with its largest acceleration is given the speed with which it could.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,8 +66,30 @@ class Braking:
         )
 
 
+class _Way(ABC):
+    """What both ways have in common: once a motion is met, it is that motion to the last bit."""
+
+    motion: ReferenceMotion
+    duration_s: float
+
+    def at(self, t_s: float | Array) -> Reference:
+        """Return the reference at a time of the motion."""
+        wanted, x = self.motion.at(t_s), _share(t_s, self._begin_s(), self.duration_s)
+        if isinstance(x, float) and x == 1.0:
+            return wanted
+        return self._on_the_way(t_s, x, wanted)
+
+    @abstractmethod
+    def _begin_s(self) -> float:
+        """Return when the way to the motion begins, in the time of the motion."""
+
+    @abstractmethod
+    def _on_the_way(self, t_s: float | Array, x: Any, wanted: Reference) -> Reference:
+        """Return the reference after a share x of the way."""
+
+
 @dataclass(frozen=True, slots=True)
-class Near:
+class Near(_Way):
     """A motion, and what is left of the distance from it at its joining."""
 
     motion: ReferenceMotion
@@ -77,13 +100,11 @@ class Near:
     drift_radps: Array
     """Its rate of change then, shape (n,)."""
 
-    def at(self, t_s: float | Array) -> Reference:
-        """Return the reference at a time of the motion."""
-        wanted, span_s = self.motion.at(t_s), self.duration_s
-        x = _share(t_s, self.joined_s, span_s)
-        if isinstance(x, float) and x == 1.0:  # met, also to the last bit
-            return wanted
-        s, slope, bend = _smooth_step(x)
+    def _begin_s(self) -> float:
+        return self.joined_s
+
+    def _on_the_way(self, _: float | Array, x: Any, wanted: Reference) -> Reference:
+        (s, slope, bend), span_s = _smooth_step(x), self.duration_s
         back, offset, drift = 1.0 - x, self.offset_rad, self.drift_radps
         d = x * back**3 * (1.0 + 3.0 * x)
         d_slope = back**2 * (1.0 + 5.0 * x) * (1.0 - 3.0 * x)
@@ -96,7 +117,7 @@ class Near:
 
 
 @dataclass(frozen=True, slots=True)
-class Far:
+class Far(_Way):
     """A motion to which an arm goes over from rest, after braking."""
 
     motion: ReferenceMotion
@@ -105,15 +126,12 @@ class Far:
     duration_s: float
     """Of going over."""
 
-    def at(self, t_s: float | Array) -> Reference:
-        """Return the reference at a time of the motion."""
-        wanted, span_s = self.motion.at(t_s), self.duration_s
+    def _begin_s(self) -> float:
+        return self.joined_s + float(self.braking.duration_s.max())
+
+    def _on_the_way(self, t_s: float | Array, x: Any, wanted: Reference) -> Reference:
+        (s, slope, bend), span_s = _smooth_step(x), self.duration_s
         base = self.braking.at(t_s - self.joined_s)
-        begin_s = self.joined_s + float(self.braking.duration_s.max())
-        x = _share(t_s, begin_s, span_s)
-        if isinstance(x, float) and x == 1.0:  # met, also to the last bit
-            return wanted
-        s, slope, bend = _smooth_step(x)
         way = wanted.q_rad - base.q_rad  # while it counts, the base is at rest
         return Reference(
             base.q_rad + s * way,

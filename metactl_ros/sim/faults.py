@@ -44,20 +44,23 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    'drop': Kind('this share of states is lost', 'share', 0.2, (0.0, 1.0), False, True),
+    'drop': Kind('this share of states is lost', 'share', 0.2, (0.0, 1.0), needs_real_time=True),
     'burst': Kind(
-        'states are held back so long, then come all at once', 's', 0.2, (0.01, 10.0), False, True
+        'states are held back so long, then come all at once',
+        's',
+        0.2,
+        (0.01, 10.0),
+        needs_real_time=True,
     ),
     'delay': Kind(
-        'states come so much later, in whole periods', 's', 0.02, (0.0, 10.0), False, True
+        'states come so much later, in whole periods', 's', 0.02, (0.0, 10.0), needs_real_time=True
     ),
     'jitter': Kind(
         'states come late by whole periods at random, up to this; their order is kept',
         's',
         0.02,
         (0.0, 10.0),
-        False,
-        True,
+        needs_real_time=True,
     ),
     'latency': Kind(
         'states come so much later, in whole periods; one that begins at 0 s is there from the '
@@ -65,8 +68,7 @@ KINDS = {
         's',
         0.22,
         (0.0, 10.0),
-        False,
-        True,
+        needs_real_time=True,
     ),
     'freeze': Kind('positions and velocities stay, stamps go on', is_per_joint=True),
     'nan': Kind('positions and velocities are NaN', is_per_joint=True, needs_real_time=True),
@@ -79,24 +81,26 @@ KINDS = {
         'factor',
         round(math.degrees(1.0), 2),
         (-1000.0, 1000.0),
-        True,
+        is_per_joint=True,
     ),
     'effort_scale': Kind(
         'measured efforts are multiplied by this, as in another unit',
         'factor',
         1000.0,
         (-1e6, 1e6),
-        True,
+        is_per_joint=True,
     ),
-    'bias': Kind('this is added to positions', 'rad', 0.05, (-10.0, 10.0), True),
+    'bias': Kind('this is added to positions', 'rad', 0.05, (-10.0, 10.0), is_per_joint=True),
     'quantise': Kind(
         'an encoder of so many bits per revolution; velocities are its differences',
         'bits',
         10.0,
         (1.0, 32.0),
-        True,
+        is_per_joint=True,
     ),
-    'torque_loss': Kind('this share of each effort is lost', 'share', 0.3, (0.0, 1.0), True),
+    'torque_loss': Kind(
+        'this share of each effort is lost', 'share', 0.3, (0.0, 1.0), is_per_joint=True
+    ),
     'friction_step': Kind(
         'Coulomb and static friction are multiplied by this', 'factor', 2.0, (0.0, 20.0)
     ),
@@ -104,9 +108,13 @@ KINDS = {
     'tau_z_drift': Kind('the memory horizon drifts at this rate', 's/s', 0.1, (-10.0, 10.0)),
     'brake': Kind('the brake is engaged whatever is commanded'),
     'jam': Kind('joints do not move whatever the torque', is_per_joint=True),
-    'clock_jump': Kind('this is added to stamps', 's', 5.0, (-1e8, 1e8), False, True),
+    'clock_jump': Kind('this is added to stamps', 's', 5.0, (-1e8, 1e8), needs_real_time=True),
     'clock_rate': Kind(
-        'stamps advance at this multiple of the time', 'factor', 3.0, (0.001, 1000.0), False, True
+        'stamps advance at this multiple of the time',
+        'factor',
+        3.0,
+        (0.001, 1000.0),
+        needs_real_time=True,
     ),
     'clock_stick': Kind('stamps advance by 1 ns per state', needs_real_time=True),
     'silence': Kind('no state is published at all', needs_real_time=True),

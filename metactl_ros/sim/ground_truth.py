@@ -17,10 +17,10 @@ from metactl_ros.sim.faults import (
     no_burden,
     with_stops,
 )
-from metactl_ros.sim.plant import Plant, PlantStart
+from metactl_ros.sim.plant import Plant, PlantAround, PlantStart
 
 
-class Witness:
+class Witness(PlantAround):
     """A plant that keeps what really happened, behind the imperfections of `SensedPlant`.
 
     It bears the faults of the plant on top of whatever conditions it is told.
@@ -31,7 +31,8 @@ class Witness:
     delivered_nm: Array
 
     def __init__(self, plant: Plant, arm: Arm, friction: Friction) -> None:
-        self._plant, self._arm, self._friction = plant, arm, friction
+        super().__init__(plant)
+        self._arm, self._friction = arm, friction
         self._burden = self._unburdened = no_burden(len(arm.joint_names))
         self._effort_share = np.array(self._burden.effort_share)
 
@@ -120,17 +121,3 @@ class Witness:
         self.set_conditions(*self._told)
         if burden.friction_factor != before.friction_factor:
             self.set_friction(self._friction)
-
-    def close(self) -> None:
-        """Close the plant."""
-        self._plant.close()
-
-    @property
-    def true_q_rad(self) -> Array:
-        """Where the arm is now, shape (n,)."""
-        return self._plant.true_q_rad
-
-    @property
-    def memory_nm(self) -> Array:
-        """The true friction memory z, shape (..., n)."""
-        return self._plant.memory_nm

@@ -76,6 +76,27 @@ class Plant(Protocol):
         """The true friction memory z, shape (..., n); no sensor reports it, twins may read it."""
 
 
+class PlantAround:
+    """What is around a plant and lets through all that it does not change."""
+
+    def __init__(self, plant: Plant) -> None:
+        self._plant = plant
+
+    def close(self) -> None:
+        """Close the plant within."""
+        self._plant.close()
+
+    @property
+    def true_q_rad(self) -> Array:
+        """Where the arm is now, shape (..., n), whatever its sensors say."""
+        return self._plant.true_q_rad
+
+    @property
+    def memory_nm(self) -> Array:
+        """The true friction memory z, shape (..., n)."""
+        return self._plant.memory_nm
+
+
 def check_conditions(payload_kg: Array, tau_z_s: Array) -> None:
     """Refuse a payload or a memory horizon that has no physical meaning."""
     if not np.all(np.isfinite(payload_kg) & (np.asarray(payload_kg) >= 0.0)):

@@ -16,7 +16,7 @@ from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.dynamics.friction import Friction
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
-from metactl_ros.sim.plant import Plant, PlantStart
+from metactl_ros.sim.plant import Plant, PlantAround, PlantStart
 
 # Noise is drawn ahead in blocks, a generator per arm, so that a batch equals its arms one by one.
 NOISE_BLOCK = 256
@@ -65,11 +65,11 @@ class Sensing:
             require_positive('Sensing', tau_z_drift_to_s=self.tau_z_drift_to_s)
 
 
-class SensedPlant:
+class SensedPlant(PlantAround):
     """A plant seen through imperfect sensors and driven by imperfect motors."""
 
     def __init__(self, plant: Plant, sensing: Sensing, rate_hz: float) -> None:
-        self._plant = plant
+        super().__init__(plant)
         self._sensing = sensing
         self._period_s = seconds(period_ns_of(rate_hz))
         self._delay_steps = whole_periods(sensing.transport_delay_s, self._period_s)
@@ -105,20 +105,6 @@ class SensedPlant:
     def set_friction(self, friction: Friction) -> None:
         """Change the friction constants from the next step on."""
         self._plant.set_friction(friction)
-
-    def close(self) -> None:
-        """Close the wrapped plant."""
-        self._plant.close()
-
-    @property
-    def true_q_rad(self) -> Array:
-        """Where the arm is now, shape (..., n): neither delayed nor quantised."""
-        return self._plant.true_q_rad
-
-    @property
-    def memory_nm(self) -> Array:
-        """The true friction memory z, shape (..., n)."""
-        return self._plant.memory_nm
 
     def _measure(self, state: ArmState) -> ArmState:
         q, qd = state.q_rad, state.qd_radps

@@ -152,6 +152,9 @@ def test_cutting_each_joint_alone_would_turn_the_acceleration():
         ((60.0, 0.0), (80.0, 10.0), (50.0, 0.0)),  # out of reach, and further out: hold
         ((60.0, 0.0), (80.0, 0.0), (50.0, 0.0)),
         ((0.0, 30.0), (0.0, 30.0), (0.0, 20.0)),  # nothing commanded: as near as it gets
+        ((100.0, 0.0), (80.0, 5.0), (30.0, 5.0)),  # the command leads to the box, not into it
+        ((60.0, 30.0), (20.0, 30.0), (10.0, 20.0)),  # a joint is not moved, and out of reach
+        ((60.0, -30.0), (20.0, -30.0), (10.0, -20.0)),
     ],
 )
 def test_where_the_arm_cannot_be_held_the_nearest_torque_takes_its_place(hold, wanted, expected):

@@ -120,6 +120,14 @@ def test_the_nominal_closed_loop_has_the_gains_of_each_joint():
     assert not A.any()
 
 
+def test_a_p_that_is_not_definite_is_refused_though_q_is():
+    """With alpha above 2 Lambda_0 there is such a P: V would be no measure of the error."""
+    P = np.diag([-1.0, -1.0, 1.0, 1.0])
+    assert np.linalg.eigvalsh(certificate_matrix(P, LAW, 20.0)).min() > 0.0
+    with pytest.raises(ConfigError, match='symmetric positive definite.* found -1'):
+        function(p_matrix=tuple(map(tuple, P.tolist())), alpha_per_s=20.0)
+
+
 def assert_nominal_gains_are_admissible_everywhere(P, seed):  # noqa: N803
     """Assert it by the eigenvalues of Q, and by the half-space at random states, v_0 = 0."""
     assert np.linalg.eigvalsh(certificate_matrix(P, LAW, SHIPPED.alpha_per_s)).min() > 0.0
