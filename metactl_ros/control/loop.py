@@ -7,6 +7,11 @@
     step = loop.actuate(action, state, reference, now_ns)
     plant.step(step.effort_nm)
 
+    observe    what is seen (`perception`), whether that can be true (`guard`), what the model
+               lacks (`estimators`), and a row of the context (`window`)
+    actuate    the gains that are admissible here (`lyapunov`, `shield`), the mode that follows
+               from all of it (`modes`), the effort of the law, and its limits (`law`)
+
 The environment, the evaluator, the bag replay and the ROS node are the only callers, and they run
 this same code. Every effort returned is finite, within its limits and within its rate.
 """

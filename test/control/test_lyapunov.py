@@ -124,7 +124,7 @@ def test_a_p_that_is_not_definite_is_refused_though_q_is():
     """With alpha above 2 Lambda_0 there is such a P: V would be no measure of the error."""
     P = np.diag([-1.0, -1.0, 1.0, 1.0])
     assert np.linalg.eigvalsh(certificate_matrix(P, LAW, 20.0)).min() > 0.0
-    with pytest.raises(ConfigError, match='symmetric positive definite.* found -1'):
+    with pytest.raises(ConfigError, match=r'symmetric positive definite.* found -1'):
         function(p_matrix=tuple(map(tuple, P.tolist())), alpha_per_s=20.0)
 
 

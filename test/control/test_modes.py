@@ -6,7 +6,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from metactl_ros.control.modes import Cause, Mode, ModeInputs, ModeSettings, ModeState, next_mode
+from metactl_ros.control.modes import (
+    Cause,
+    Mode,
+    ModeInputs,
+    ModeSettings,
+    ModeState,
+    next_mode,
+    warmed_up_anew,
+)
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_settings
 
@@ -374,3 +382,14 @@ def test_good_ticks_before_a_failure_do_not_count_for_the_recovery():
     bench.ticks(20)
     bench.tick(BAD_POLICY)
     assert bench.ticks(4) == [FALLBACK] * 3 + [NOMINAL]
+
+
+@pytest.mark.parametrize(
+    ('mode', 'after', 'since_ns'),
+    [(NOMINAL, WARMUP, 9), (WARMUP, WARMUP, 5), (FALLBACK, WARMUP, 9), (STOP, STOP, 5)],
+)
+def test_an_emptied_window_begins_a_warmup_only_where_none_is_under_way(mode, after, since_ns):
+    before = ModeState(mode=mode, since_ns=5, fresh_ticks=7, violations=2, degradations_ns=(1,))
+    found = warmed_up_anew(before, 9)
+    assert (found.mode, found.since_ns, found.fresh_ticks) == (after, since_ns, 0)
+    assert (found.violations, found.degradations_ns) == (2, (1,))
