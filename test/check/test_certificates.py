@@ -12,6 +12,7 @@ from support.tick_logs import ARM, Day, log_of, PERIOD_NS, rows_of, SETTINGS, sh
 from metactl_ros.baselines import BASELINES, load_classical
 from metactl_ros.check import certificates, matrix_law
 from metactl_ros.check.certificates import check_certificates, unverifiable_ticks
+from metactl_ros.control.lyapunov import solve_lyapunov
 from metactl_ros.control.modes import Mode
 from metactl_ros.control.shield import Reason
 from metactl_ros.errors import ConfigError
@@ -319,3 +320,21 @@ def test_the_log_of_these_tests_is_what_the_node_tells(shipped):
     other.go(60)
     for tick in (*day.ticks, *other.ticks):
         assert [*shield_row(tick).values()] == shield_values(tick, tick.state.stamp_ns, 0)
+
+
+def test_certificates_of_gains_stated_per_joint_are_sound_and_those_of_others_are_not():
+    law = replace(
+        CONTROLLER.law,
+        nominal_kd_per_s=(30.0, 28.0),
+        nominal_lambda_per_s=(5.0, 4.9),
+        coulomb_smoothing_radps=(0.12, 0.3),
+    )
+    box = replace(CONTROLLER.gain_box, kd_per_s=((10.0, 60.0), (12.0, 50.0)))
+    P = solve_lyapunov(np.eye(4), law, CONTROLLER.lyapunov.alpha_per_s)
+    lyapunov = replace(CONTROLLER.lyapunov, p_matrix=tuple(map(tuple, P.tolist())))
+    controller = replace(CONTROLLER, law=law, gain_box=box, lyapunov=lyapunov)
+    log = log_of(Day(wild(), controller=controller).bad().ticks)
+    assert not check(log, controller)
+    for part in ('law', 'gain_box'):
+        other = replace(controller, **{part: getattr(CONTROLLER, part)})
+        assert 'gains' in {violation.what for violation in check(log, other)}
