@@ -340,6 +340,19 @@ def test_counting_lets_an_inadmissible_proposal_pass_and_reports_its_distance():
     assert loose.was_moved
 
 
+def test_what_counted_gains_break_is_no_violation_of_the_limits_and_stops_nothing():
+    loop = begun([0.3, 0.4], unguarded(CONTROLLER), enforcement='count')
+    state, reference = at_rest([0.3, 0.4]), hold([0.35, 0.45])
+    action, excesses, modes = loop.nominal_action, [], []
+    for k in range(60):
+        step = loop.actuate(action, state, reference, k * PERIOD_NS)
+        action = np.sign(step.decision.half_space.normal)
+        excesses.append(float(step.excess_after_limits))
+        modes.append(int(step.modes))
+    assert min(excesses[10:]) > CONTROLLER.modes.violation_tolerance
+    assert set(modes) == {Mode.NOMINAL}
+
+
 def test_a_stop_that_creeps_away_from_what_it_holds_is_a_fault():
     """Slower than what STOP must come down to, and for ever."""
     far_rad = SETTINGS.controller.guard.tracking_error_rad
