@@ -353,6 +353,25 @@ def test_what_counted_gains_break_is_no_violation_of_the_limits_and_stops_nothin
     assert set(modes) == {Mode.NOMINAL}
 
 
+def test_what_a_fading_torque_lacks_is_no_violation_of_the_condition():
+    loop, state, reference = begun([0.3, 0.4]), at_rest([0.3, 0.4]), hold([0.35, 0.35])
+    loop.actuate(loop.nominal_action, state, reference, 0)
+    for k in range(1, 100):
+        step = loop.actuate(loop.nominal_action, state, reference, k * PERIOD_NS, STALE)
+        assert (step.modes, step.causes) == (Mode.BLIND, Cause.STALE_STATE)
+    assert step.excess_after_limits > max(step.decision.excess, 0.0) + 1e-3
+
+
+def test_a_pause_gives_the_effort_no_longer_reach_than_a_period():
+    loop, state = begun([0.3, 0.4]), at_rest([0.3, 0.4])
+    before = loop.actuate(loop.nominal_action, state, hold([0.3, 0.4]), 0).effort_nm
+    later = loop.actuate(loop.nominal_action, state, hold([0.6, 0.8]), 100 * PERIOD_NS)
+    change = np.abs(later.effort_nm - before)
+    assert (change <= REACH_NM + 1e-9).all()
+    assert (change >= 0.5 * REACH_NM).any()
+    assert (np.abs(later.wanted_nm - before) > 2.0 * REACH_NM).any()
+
+
 def test_a_stop_that_creeps_away_from_what_it_holds_is_a_fault():
     """Slower than what STOP must come down to, and for ever."""
     far_rad = SETTINGS.controller.guard.tracking_error_rad

@@ -1,9 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from metactl_ros.runtime.state_intake import LATENCIES_KEPT, StateLatency
+from metactl_ros.runtime.state_intake import Inbox, LATENCIES_KEPT, StateIntake, StateLatency
+from metactl_ros.settings import load_arm
 
 MS = 1_000_000
 TIMEOUT_NS = 25 * MS
@@ -64,3 +67,44 @@ def test_clocks_that_are_kept_in_step_may_differ_a_little(offset_ms):
 def test_the_oldest_latencies_make_room():
     found = finding([900.0] * 10 + [3.0] * LATENCIES_KEPT)
     assert found.values == {'p50 ms': 3.0, 'p99 ms': 3.0}
+
+
+class Robot:
+    """An intake in simulated time, its inbox, and all that it complains of."""
+
+    def __init__(self):
+        self.inbox, self.complaints, self.arm = Inbox(), [], load_arm()
+        timing = SimpleNamespace(
+            state_timeout_ns=TIMEOUT_NS, ticks_on_states=True, period_ns=10 * MS
+        )
+        sources = SimpleNamespace(
+            lines=SimpleNamespace(receive=lambda *_: True),
+            are_states_in_doubt=lambda _: False,
+            contradictions=SimpleNamespace(record=lambda *_, **__: None),
+        )
+        self.intake = StateIntake(
+            self.arm, timing, sources, self.inbox, None, self.complaints.append
+        )
+
+    def says(self, number, effort_nm):
+        stamp = SimpleNamespace(sec=1, nanosec=number * 10 * MS)
+        message = SimpleNamespace(
+            header=SimpleNamespace(stamp=stamp),
+            name=self.arm.joint_names,
+            position=[0.1, 0.2],
+            velocity=[0.0, 0.0],
+            effort=effort_nm,
+        )
+        self.intake.receive(message, {'publication_sequence_number': number})
+        (arrival,) = self.inbox.take()
+        return arrival.effort_nm
+
+
+def test_efforts_that_cannot_be_right_are_not_passed_on_and_told_once():
+    robot = Robot()
+    np.testing.assert_array_equal(robot.says(0, [3.0, 4.0]), [3.0, 4.0])
+    assert robot.says(1, [3e4, 4.0]) is None
+    assert robot.says(2, [3e4, 4.0]) is None
+    np.testing.assert_array_equal(robot.says(3, [3.0, 4.0]), [3.0, 4.0])
+    assert len(robot.complaints) == 1
+    assert 'measured effort not believed' in robot.complaints[0]
