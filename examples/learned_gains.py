@@ -11,9 +11,8 @@ better still, and how often the shield had to move what each of them proposed.
 from metactl_ros.baselines import constant_policy, load_classical
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.metrics import tracking_rmse
-from metactl_ros.plants import make_plant
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.settings import load_settings, shipped_policy
+from metactl_ros.settings import load_settings, make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
 

@@ -15,9 +15,8 @@ import sys
 from metactl_ros.baselines import constant_policy
 from metactl_ros.bench.plots import draw_tracking, Track
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.plants import make_plant
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.settings import load_settings, shipped_policy
+from metactl_ros.settings import load_settings, make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode
 from metactl_ros.sim.task import draw_evaluation
 

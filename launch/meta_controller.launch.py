@@ -22,8 +22,13 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from metactl_ros.options import from_texts, launch_arguments
-from metactl_ros.processes import default_parameters, LaunchRequest, parameters_of, require_files
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import (
+    default_parameters,
+    LaunchRequest,
+    loopback_environment,
+    parameters_of,
+    require_files,
+)
 
 ARGUMENTS = launch_arguments(LaunchRequest)
 EXECUTABLES = {

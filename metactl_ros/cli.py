@@ -120,7 +120,7 @@ class Record:
 
 def record(options: Record) -> int:
     """Record until asked to end."""
-    from metactl_ros.ros.loopback import loopback_environment
+    from metactl_ros.processes import loopback_environment
 
     os.environ.update(loopback_environment(None))  # before rclpy, which reads it once
     from metactl_ros.ros.recorder import run_record

@@ -21,8 +21,7 @@ from support.tick_logs import Day
 from metactl_ros.baselines import constant_policy, load_learned, on_observer
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, Mode
-from metactl_ros.plants import make_plant
-from metactl_ros.settings import load_file, load_settings, shipped_policy
+from metactl_ros.settings import load_file, load_settings, make_plant, shipped_policy
 from metactl_ros.signals import ArmState, Reference, seconds
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from training.benchmark import controllers

@@ -13,12 +13,10 @@ from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.baselines import BASELINES, load_classical
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
-from metactl_ros.plants import make_plant
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.processes import running, Setup
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import loopback_environment, running, Setup
 from metactl_ros.runtime.controller import with_full_window
-from metactl_ros.settings import shipped_policy
+from metactl_ros.settings import make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from training.learn.env import ArmEnv, EnvSettings
 

@@ -40,6 +40,7 @@ from metactl_ros.config import shown
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import legible
+from metactl_ros.files import write_json
 from metactl_ros.replay.recompute import gain_names, reproduce, Reproduction
 from metactl_ros.replay.summary import (
     effort_figures,
@@ -51,7 +52,6 @@ from metactl_ros.replay.summary import (
     tick_counts,
     who_recorded,
 )
-from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_arm, load_file, shipped_policy
 from metactl_ros.signals import Policy
 

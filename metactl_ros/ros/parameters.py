@@ -12,8 +12,7 @@ import numpy as np
 from metactl_ros.baselines import CLASSICAL
 from metactl_ros.errors import ConfigError
 from metactl_ros.options import ControllerOptions, options_of, PlantOptions
-from metactl_ros.plants import PlantName
-from metactl_ros.settings import policy_file, require_file, share_directory
+from metactl_ros.settings import PlantName, policy_file, require_file, share_directory
 from metactl_ros.sim.faults import KINDS
 from metactl_ros.strict_yaml import read_yaml
 

@@ -36,7 +36,6 @@ from std_msgs.msg import Bool
 from std_srvs.srv import SetBool, Trigger
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.plants import PlantName
 from metactl_ros.ros import parameters
 from metactl_ros.ros.diagnostics import status
 from metactl_ros.ros.messages import joint_state, LATCHED, RELIABLE, TELEMETRY
@@ -44,7 +43,7 @@ from metactl_ros.ros.simulated_robot import FreeRunningRobot, LockstepRobot, Rea
 from metactl_ros.ros.spin import run_node
 from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
 from metactl_ros.runtime.joint_samples import set_stamp
-from metactl_ros.settings import faults_file, load_faults, load_settings
+from metactl_ros.settings import faults_file, load_faults, load_settings, PlantName
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
 from metactl_ros.sim.faults import burden_of, Fault, FaultSchedule, KINDS

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metactl_ros.dynamics.two_link import Arm
-from metactl_ros.plants import make_plant, PlantName
 from metactl_ros.runtime.joint_samples import MessageError, read_effort
-from metactl_ros.settings import Settings
+from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 from metactl_ros.sim.faults import Burden
 from metactl_ros.sim.ground_truth import Witness

@@ -14,8 +14,9 @@ callbacks of a node's services into others that answer a refusal with its reason
 where that has room for one, and in the log. Requests for very many parameters are refused unread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import gc
+import os
 import signal
 import sys
 import threading
@@ -32,8 +33,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 
 from metactl_ros.config import shown
-from metactl_ros.errors import legible, MetactlError
-from metactl_ros.ros.loopback import require_secure_or_local
+from metactl_ros.errors import ConfigError, legible, MetactlError
 
 POLL_S = 0.05
 """How soon a signal is noticed."""
@@ -74,6 +74,27 @@ class Spinner(threading.Thread):
 
     def _end(self) -> None:
         self._must_stop = True
+
+
+def require_secure_or_local(environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse to start unsecured where security was asked for.
+
+    With any strategy but Enforce, a node that cannot be secured comes up in the open all the same,
+    and ROS takes every value of ROS_SECURITY_ENABLE but `true` for no.
+
+    Raises:
+        ConfigError: Unless security is off, or on and enforced.
+    """
+    wanted = environment.get('ROS_SECURITY_ENABLE', '')
+    if wanted.lower() in ('', '0', 'false'):
+        return
+    strategy = environment.get('ROS_SECURITY_STRATEGY', '')
+    if (wanted, strategy) != ('true', 'Enforce'):
+        raise ConfigError(
+            'security: expected ROS_SECURITY_ENABLE=true with ROS_SECURITY_STRATEGY=Enforce, '
+            f'found {wanted!r} with {strategy!r}, which may run without any; set both, or unset '
+            'them and keep to this machine with loopback_environment.'
+        )
 
 
 def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:

@@ -37,13 +37,11 @@ from metactl_ros.control.law import tracking_error, TrackingState
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
-from metactl_ros.plants import make_plant
-from metactl_ros.processes import commands, ProcessGroup, Setup
+from metactl_ros.processes import commands, loopback_environment, ProcessGroup, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest, summary
-from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.runtime.controller import with_full_window
 from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
-from metactl_ros.settings import share_directory, shipped_policy
+from metactl_ros.settings import make_plant, share_directory, shipped_policy
 from metactl_ros.sim.rollout import run_episode
 
 pytestmark = pytest.mark.ros

@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 import pytest
 
-from metactl_ros.plants import make_plant
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import loopback_environment
 from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
+from metactl_ros.settings import make_plant
 from metactl_ros.sim.task import draw_evaluation
 
 rclpy = pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")

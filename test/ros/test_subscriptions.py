@@ -16,7 +16,7 @@ from std_msgs.msg import Float64
 from support.resting_robot import PATIENT, Robot
 from support.ros_peer import Peer, ROOT, wait_until
 
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import loopback_environment
 from metactl_ros.ros.messages import RELIABLE
 from metactl_ros.ros.spin import Spinner
 from metactl_ros.ros.subscriptions import StateReceiver, subscribe

@@ -25,9 +25,9 @@ DOMAIN = os.getpid() % 50 * 2 + 1
 HASTY = 'state_timeout_s:=0.1'  # a busy machine is late by less, mostly
 BEYOND_2038 = """
 import sys
-from metactl_ros.ros import control_node, controller_node
-now = control_node.ControlNode._wall_ns
-control_node.ControlNode._wall_ns = lambda self: now(self) + 2**31 * 10**9
+from metactl_ros.ros import controller_node
+now = controller_node.ControlNode._wall_ns
+controller_node.ControlNode._wall_ns = lambda self: now(self) + 2**31 * 10**9
 sys.exit(controller_node.main())
 """
 

@@ -11,8 +11,7 @@ from metactl_ros.baselines import BASELINES, constant_policy, ControllerSpec, lo
 from metactl_ros.bench.twins import settings_of_twin
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.metrics import LOST_ERROR_RAD, tracking_rmse
-from metactl_ros.plants import make_plant
-from metactl_ros.settings import load_settings, shipped_policy
+from metactl_ros.settings import load_settings, make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
 from training.judge.regimes import draw_cases, load_benchmark, Regime, settings_in

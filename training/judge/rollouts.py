@@ -22,8 +22,7 @@ from metactl_ros.bench.twins import fixed_gain_twin, settings_of_twin, Twin
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.metrics import is_lost, tracking_rmse
-from metactl_ros.plants import make_plant, PlantName
-from metactl_ros.settings import Settings
+from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import Array
 from metactl_ros.sim.rollout import EpisodeLog, for_learning, run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation, Episode
