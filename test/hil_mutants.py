@@ -50,7 +50,7 @@ Timing = controller_node.Timing
 controller_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
 """
 ONE_STATE_PER_TICK = """
-from metactl_ros.runtime.state_intake import Inbox
+from metactl_ros.runtime.control_io import Inbox
 honest = Inbox.take
 def take(self, timeout_s=0.0):
     first, *rest = honest(self, timeout_s) or [None]

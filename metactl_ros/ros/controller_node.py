@@ -49,16 +49,14 @@ from metactl_ros.ros.messages import CommandSender, LATCHED, RELIABLE, SENSOR, T
 from metactl_ros.ros.spin import run_node
 from metactl_ros.ros.subscriptions import StateReceiver, subscribe, take
 from metactl_ros.ros.supervisor import Supervisor
-from metactl_ros.runtime.control_thread import (
-    Command,
-    ControlThread,
-)
+from metactl_ros.runtime.control_io import Command, Inbox
+from metactl_ros.runtime.control_thread import ControlThread
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
 from metactl_ros.runtime.operator_desk import Answer, OperatorDesk
 from metactl_ros.runtime.process_link import Answerer, Fields
 from metactl_ros.runtime.reference_source import source_of
-from metactl_ros.runtime.state_intake import Inbox, StateIntake
+from metactl_ros.runtime.state_intake import StateIntake
 from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, period_ns_of, Policy
 
@@ -163,7 +161,7 @@ class ControlNode(Node):
     def _note_error(self, text: str) -> None:
         self.last_error = text
 
-    def _configure(self, values: dict[str, Any], uses_sim_time: bool) -> None:
+    def _configure(self, values: dict[str, Any], *, uses_sim_time: bool) -> None:
         """Load arm, controller and policy, and create all topics."""
         self._give_back()  # of a configuration that failed half-way
         self.last_error = ''
@@ -267,11 +265,11 @@ class ControlNode(Node):
             self._publish_tick,
         )
         self._intake = StateIntake(
-            self._arm, timing, self._supervisor.watch, inbox, thread, self._complain
+            self._arm, timing, self._supervisor.watch, inbox, thread.exchange, self._complain
         )
         below = max(timing.priority - 1, 0)
         self._receiver = StateReceiver(self._states, self.context, self._intake.receive, below)
-        self._supervisor.begin(thread, self._joints, commands=not values['shadow'])
+        self._supervisor.begin(thread.exchange, self._joints, commands=not values['shadow'])
         self._thread = thread
         if not self._is_ending:  # from here on the end of the node stops the thread
             thread.start()

@@ -61,7 +61,7 @@ class FaultLine:
         ready = []
         while self._held and (kinds.isdisjoint(HOLDING) or self._held[0][0] <= message.stamp_ns):
             ready.append(self._held.popleft()[1])
-        return self._swapped(ready, 'reorder' in kinds)
+        return self._swapped(ready, is_reordering='reorder' in kinds)
 
     def _alter(self, fault: Fault, message: StateMessage) -> StateMessage:
         if fault.kind.startswith('clock_'):
@@ -117,7 +117,7 @@ class FaultLine:
                 due_ns = begun_ns + ((due_ns - begun_ns) // hold_ns + 1) * hold_ns
         return due_ns
 
-    def _swapped(self, messages: list[StateMessage], is_reordering: bool) -> list[StateMessage]:
+    def _swapped(self, messages: list[StateMessage], *, is_reordering: bool) -> list[StateMessage]:
         out: list[StateMessage] = []
         for message in messages:
             if self._first_of_pair is not None:
