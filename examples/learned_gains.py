@@ -8,7 +8,7 @@ One sees that the learned gains track far better than the fixed ones, that the i
 better still, and how often the shield had to move what each of them proposed.
 """
 
-from metactl_ros.baselines import constant_policy, load_classical
+from metactl_ros.baselines import ConstantPolicy, load_classical
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.metrics import tracking_rmse
 from metactl_ros.policy.bundle import load_bundle
@@ -34,7 +34,7 @@ controllers = {
 
 for name, (controller, policy) in controllers.items():
     loop = ControlLoop(settings.arm, without_warmup(controller))
-    chosen = policy or constant_policy(loop.nominal_action)
+    chosen = policy or ConstantPolicy(loop.nominal_action)
     log = run_episode(plant, episodes, chosen, loop, settings.episode_steps)
     rmse = tracking_rmse(log.q_desired_rad, log.q_rad).mean()
     moved = 100.0 * log.was_moved.mean()

@@ -12,7 +12,7 @@ of the policy fills, and the nominal gains hold the arm.
 from pathlib import Path
 import sys
 
-from metactl_ros.baselines import constant_policy
+from metactl_ros.baselines import ConstantPolicy
 from metactl_ros.bench.plots import draw_tracking, Track
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.policy.bundle import load_bundle
@@ -30,7 +30,7 @@ bundle = load_bundle(shipped_policy(), settings.arm, settings.controller)
 fixed = ControlLoop(settings.arm, settings.controller)
 learned = ControlLoop(settings.arm, bundle.controller)
 logs = {
-    'fixed gains': run_episode(plant, episode, constant_policy(fixed.nominal_action), fixed, 1000),
+    'fixed gains': run_episode(plant, episode, ConstantPolicy(fixed.nominal_action), fixed, 1000),
     'learned gains': run_episode(plant, episode, bundle.policy, learned, 1000),
 }
 path = Path(sys.argv[1] if len(sys.argv) > 1 else 'tracking.png')

@@ -25,6 +25,7 @@ import sys
 import time
 from typing import TypeAlias
 
+from metactl_ros.baselines import ORACLE
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.options import ControllerOptions, option, options_of, PlantOptions
@@ -184,7 +185,7 @@ def _episode_parameters(setup: Setup) -> dict[str, object]:
     """Return the parameters that fit the controller to the episode of the simulated robot."""
     episode = setup.episode()
     assert isinstance(episode.reference, Sinusoid)
-    knows_truth = setup.controller == 'oracle'
+    knows_truth = setup.controller == ORACLE
     known_s = load_settings().plant.task.tau_z_s
     if knows_truth and setup.tau_z_s != known_s:
         raise ConfigError(

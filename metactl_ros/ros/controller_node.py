@@ -30,7 +30,6 @@ import time
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-import numpy as np
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -209,8 +208,7 @@ class ControlNode(Node):
         controller, policy = load_classical(name, robot, file, float(values['payload_kg']))
         if policy is not None:
             self._facts |= {} if file is None else {'classical file': file.name}
-            anything = np.zeros((1, 1))  # it proposes the same whatever it sees
-            recorded = RecordedController.of(controller, policy(anything))
+            recorded = RecordedController.of(controller, policy.action)
             self._recorded[SETTINGS] = recorded.to_json()
         return policy, controller
 

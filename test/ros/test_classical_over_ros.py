@@ -29,7 +29,7 @@ from support.ros_peer import PATIENCE_S, Peer, running, wait_until
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.topics import TOPICS
-from metactl_ros.baselines import CLASSICAL, constant_policy, load_baselines, load_classical
+from metactl_ros.baselines import CLASSICAL, ConstantPolicy, load_baselines, load_classical
 from metactl_ros.cli import main
 from metactl_ros.control.estimators.disturbance import MomentumObserver
 from metactl_ros.control.estimators.estimator import EstimatorInput
@@ -161,7 +161,7 @@ def test_a_node_drives_as_the_loop_in_process_and_its_bag_is_computed_again_to_t
     controller, policy = load_classical(name, settings.controller, file, setup.robot_payload_kg)
     loop = ControlLoop(settings.arm, with_full_window(controller))
     plant = make_plant('rk4', settings)
-    policy = policy or constant_policy(loop.nominal_action)
+    policy = policy or ConstantPolicy(loop.nominal_action)
     expected = run_episode(plant, as_followed(setup.episode()), policy, loop, STEPS)
     result = replay_bag(request_of(bag, name))
     log = result.log
