@@ -27,8 +27,8 @@ from metactl_ros.processes import (
     LaunchRequest,
     loopback_environment,
     parameters_of,
-    require_files,
 )
+from metactl_ros.settings import require_files
 
 ARGUMENTS = launch_arguments(LaunchRequest)
 EXECUTABLES = {
@@ -42,7 +42,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """Return the actions, now that the arguments have values."""
     texts = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     setup = from_texts(LaunchRequest, texts)
-    require_files(setup)
+    require_files(vars(setup))
     assumed = {module: [values] for module, values in default_parameters(setup).items()}
     files = [] if setup.params_file is None else [str(setup.params_file)]
     nodes: list[LaunchDescriptionEntity] = [

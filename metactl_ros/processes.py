@@ -34,8 +34,7 @@ from metactl_ros.runtime.deferred_signals import deferred_signals
 from metactl_ros.settings import (
     faults_file,
     load_settings,
-    policy_file,
-    require_file,
+    require_files,
     share_directory,
 )
 from metactl_ros.sim.task import draw_evaluation, Episode
@@ -167,20 +166,6 @@ def default_parameters(setup: Setup) -> dict[str, dict[str, object]]:
     return {'controller_node': {'autostart': True, 'reference': 'sinusoid'}}
 
 
-def require_files(setup: Setup) -> None:
-    """Refuse a set-up that names a file which does not exist.
-
-    Raises:
-        ConfigError: With what the file was for.
-    """
-    for name in ('params_file', 'arm_file', 'controller_file', 'classical_file'):
-        path = getattr(setup, name)
-        if path:
-            require_file(name, path)
-    if setup.policy:
-        policy_file(setup.policy)
-
-
 def _episode_parameters(setup: Setup) -> dict[str, object]:
     """Return the parameters that fit the controller to the episode of the simulated robot."""
     episode = setup.episode()
@@ -212,7 +197,7 @@ def commands(setup: Setup) -> dict[str, list[str]]:
     Raises:
         ConfigError: If the set-up names a file which does not exist.
     """
-    require_files(setup)
+    require_files(vars(setup))
     return {
         name: [sys.executable, '-m', f'metactl_ros.ros.{name}', *ros_arguments(setup, name)]
         for name in parameters_of(setup)
@@ -378,7 +363,7 @@ def run_up(setup: Setup, duration_s: float, environment: Mapping[str, str] | Non
     A duration of zero lasts for ever. The exit code is that of the process that ended by itself.
     Loopback only, unless an environment is given.
     """
-    require_files(setup)
+    require_files(vars(setup))
     must_end = False
 
     def ask(*_: object) -> None:

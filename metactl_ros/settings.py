@@ -5,6 +5,7 @@
 `provenance` is what a result file says of them, so that its run can be repeated.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -12,7 +13,7 @@ from pathlib import Path
 import platform
 import subprocess
 import sys
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from metactl_ros.config import build, require_length, require_not_negative, require_positive, shown
 from metactl_ros.control.settings import ControllerSettings
@@ -28,6 +29,8 @@ from metactl_ros.strict_yaml import read_yaml
 
 T = TypeVar('T')
 PlantName: TypeAlias = Literal['rk4', 'bullet']
+FILES = ('params_file', 'arm_file', 'controller_file', 'classical_file')
+"""Settings of a controller that name files."""
 SOURCES = ('metactl_ros', 'training', 'config')
 """What decides a result."""
 
@@ -128,13 +131,24 @@ def policy_file(name_or_path: Path | str) -> Path:
     return shipped[str(name_or_path)]
 
 
-def require_file(name: str, path: Path | str) -> None:
-    """Raise ConfigError, with the name of a setting, if its file does not exist."""
-    if not Path(path).is_file():
-        raise ConfigError(
-            f'{name}: expected the path of a file, found {str(path)!r}, which is none; check the '
-            'spelling, or give all of the path.'
-        )
+def require_files(values: Mapping[str, Any]) -> None:
+    """Refuse settings of which one names a file, or a policy, that does not exist.
+
+    Args:
+        values: By name; an empty one names no file.
+
+    Raises:
+        ConfigError: With the name of the setting.
+    """
+    for name in FILES:
+        path = values.get(name)
+        if path and not Path(path).is_file():
+            raise ConfigError(
+                f'{name}: expected the path of a file, found {str(path)!r}, which is none; check '
+                'the spelling, or give all of the path.'
+            )
+    if policy := values.get('policy'):
+        policy_file(policy)
 
 
 def faults_file(name_or_path: Path | str) -> Path:

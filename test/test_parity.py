@@ -3,10 +3,10 @@
 """One episode through environment, in-process loop and node: the same efforts to the bit."""
 
 from dataclasses import replace
-import os
 
 import numpy as np
 import pytest
+from support import DOMAIN
 from support.episodes import as_followed
 
 from metactl_ros.bag.tick_log import read_ticks
@@ -20,7 +20,6 @@ from metactl_ros.settings import make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from training.learn.env import ArmEnv, EnvSettings
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 STEPS = 300
 
 

@@ -117,7 +117,7 @@ def write_card(
         name: Of the bundle's directory.
         contract: Whose record of the training the exporter wrote.
         num_actions: m.
-        results: Records of training.evaluate of this very policy; none is said, too.
+        results: Records of training.evaluate of this very policy; may be empty.
         agreement: Largest difference between torch and onnxruntime.
         num_windows: On so many windows.
     """

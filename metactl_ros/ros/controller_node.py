@@ -30,7 +30,6 @@ import time
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
@@ -45,7 +44,7 @@ from metactl_ros.ros import parameters
 from metactl_ros.ros.diagnostics import idle_report, report, status
 from metactl_ros.ros.front_node import FrontProcess
 from metactl_ros.ros.messages import CommandSender, LATCHED, RELIABLE, SENSOR, TELEMETRY, Telemetry
-from metactl_ros.ros.spin import run_node
+from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, STEADY
 from metactl_ros.ros.subscriptions import StateReceiver, subscribe, take
 from metactl_ros.ros.supervisor import Supervisor
 from metactl_ros.runtime.control_io import Command, Inbox
@@ -59,7 +58,6 @@ from metactl_ros.runtime.state_intake import StateIntake
 from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, period_ns_of, Policy
 
-STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 COMMANDS = (
     (JointState, 'joint_commands'),
     (Float64MultiArray, 'forward_effort_controller/commands'),
@@ -67,7 +65,7 @@ COMMANDS = (
 LAST_ANSWER_S = 1.0
 """How long a request that is being answered when the end comes is waited for."""
 REFUSED = 2
-"""Exit code of a front that could not start; it has said why."""
+"""Exit code of a front that could not start; it has logged why."""
 
 
 class ControlNode(Node):
@@ -110,19 +108,19 @@ class ControlNode(Node):
 
     @property
     def exit_code(self) -> int:
-        """What the process should say: 1 if control ended by an error, 2 if it could not begin."""
+        """Of the process: 1 if control ended by an error, 2 if it could not begin."""
         threads = (self._thread, self._receiver, self._supervisor)
         if any(t is not None and t.error for t in threads):
             return 1
         return self._front_code
 
-    def say_error(self, text: str) -> None:
+    def log_error(self, text: str) -> None:
         """Put an error into the log and into the diagnostics."""
         self.last_error = text
         self.get_logger().error(text)
 
     def start(self) -> bool:
-        """Answer the front, which configures and activates if `autostart` says so."""
+        """Answer the front, which configures and activates if `autostart` is set."""
         self._answers.start()
         return True
 
@@ -143,7 +141,7 @@ class ControlNode(Node):
         if not self._is_ending:
             code = self._front.wait()
             if code != REFUSED or self._thread is not None:
-                self.say_error(f'the front, which answers the network, ended with code {code}.')
+                self.log_error(f'the front, which answers the network, ended with code {code}.')
                 code = 1
             self._front_code = code
 
@@ -248,7 +246,7 @@ class ControlNode(Node):
             state_timeout_ns=_nanoseconds(values['state_timeout_s']),
             state_lead_ns=_nanoseconds(values['state_lead_s']),
             fade_ns=_nanoseconds(modes.blind_ramp_s),
-            # None in simulated time, which would only starve who records.
+            # None in simulated time, which would only starve the recorder.
             priority=0 if self._uses_sim_time else values['realtime_priority'],
             patience_ns=max(PATIENCE_NS, 6 * _nanoseconds(values['inference_budget_s'])),
         )
@@ -275,7 +273,7 @@ class ControlNode(Node):
         self._lifecycle = 'active'
 
     def _take_over(self) -> None:
-        """Create the publishers of commands, unless there are others: these would be disturbed."""
+        """Create the publishers of commands, unless another node has any."""
         has_publishers, commands = self._sender.stamped is not None, not self._values['shadow']
         self._supervisor.require_alone(
             lambda: take(self._states), has_publishers=has_publishers, commands=commands
@@ -310,7 +308,7 @@ class ControlNode(Node):
         self._supervisor.end()
         for one in (self._thread, self._receiver, self._supervisor):
             if one is not None and one.error:
-                self.say_error(f'{one.name} ended by an error:\n{one.error}')
+                self.log_error(f'{one.name} ended by an error:\n{one.error}')
 
     def _is_driving(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
@@ -336,7 +334,7 @@ class ControlNode(Node):
 
     def _complain(self, text: str) -> None:
         """Say what is wrong with a message, at most once a second."""
-        self.get_logger().error(text, throttle_duration_sec=1.0, throttle_time_source_type=STEADY)
+        self.get_logger().error(text, **ONCE_PER_SECOND)
 
     def _diagnose(self) -> None:
         name, stamp_ns = self._name, self._wall_ns()

@@ -32,7 +32,7 @@ FORGOTTEN = 'one that was killed stays listed for up to 20 s'
 
 
 class SourceError(MetactlError, RuntimeError):
-    """Another speaks for the arm, or to it."""
+    """Another node publishes joint states, or commands, of the arm."""
 
 
 class Supervisor(threading.Thread):
@@ -164,7 +164,7 @@ class Supervisor(threading.Thread):
     def _log_changes(self) -> None:
         changes, num_lost = self.modes.take()
         if num_lost:
-            self._logger.error(f'{num_lost} changes of the mode came too fast to be told.')
+            self._logger.error(f'{num_lost} changes of the mode came too fast to be logged.')
         for change in changes:
             self._log_change(change)
 

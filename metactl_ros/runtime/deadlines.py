@@ -42,7 +42,7 @@ BINS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Upper ends of the histogram of lateness, ms; one more bin holds the rest."""
 
 CORE_LATENCY = Path('/dev/cpu_dma_latency')
-"""Who holds it open decides how long the system may take to wake a core, by what was written."""
+"""A process that holds it open decides, by what it wrote, how long a core may take to wake."""
 PATIENCE_NS = 30_000_000
 """How long a tick may go on, counted by a `TickWatch`, before another thread sends in its place:
 that has the arm at most 50 ms after the tick began."""
@@ -65,7 +65,7 @@ class Timing:
 
 
 class Deadlines:
-    """Says when the next tick is due, and remembers how late each came."""
+    """When the next tick is due, and how late each came."""
 
     def __init__(self, period_ns: int, first_ns: int) -> None:
         self.period_ns = period_ns

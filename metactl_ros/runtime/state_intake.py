@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 
 class StateLatency:
-    """Keeps the latencies of the last states, and says what they mean."""
+    """Keeps the latencies of the last states, and reports what they mean."""
 
     def __init__(self, state_timeout_ns: int) -> None:
         self._timeout_ns = state_timeout_ns
@@ -67,7 +67,7 @@ class StateLatency:
             return Finding(
                 p50_ms - least_ms <= timeout_ms,
                 f"not known: the robot's clock is {abs(least_ms) / 1e3:.3g} s {side} of this "
-                'one; only changes can be told. Keep the clocks in step.',
+                'one; only changes are known. Keep the clocks in step.',
                 values,
             )
         text = f'{p50_ms:.1f} ms'

@@ -20,11 +20,10 @@ from metactl_ros.settings import share_directory, shipped_policy
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
+from support import DOMAIN
 from support.ros_peer import Peer, running
 
 pytestmark = pytest.mark.ros
-
-DOMAIN = os.getpid() % 50 * 2 + 1
 
 
 HOOK = """

@@ -6,12 +6,12 @@ Each has a process and a namespace of its own; all are up before the first drive
 """
 
 import json
-import os
 import threading
 import time
 
 import numpy as np
 import pytest
+from support import DOMAIN
 from support.episodes import as_followed
 import yaml
 
@@ -46,7 +46,6 @@ from metactl_ros.sim.rollout import run_episode
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 STEPS = 110
 START_NS = 10**9
 PATIENT = '/**: {ros__parameters: {inference_budget_s: 1.0, realtime_priority: 0}}\n'

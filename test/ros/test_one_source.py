@@ -4,7 +4,6 @@
 
 from collections import Counter
 from contextlib import contextmanager
-import os
 import signal
 import threading
 import time
@@ -16,17 +15,15 @@ from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.runtime.joint_samples import set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from lifecycle_msgs.srv import ChangeState
 import rclpy
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
+from support import DOMAIN
 from support.resting_robot import JOINTS, PATIENT, PERIOD_S, STILL
 from support.ros_peer import running, wait_until
 
 pytestmark = pytest.mark.ros
-
-DOMAIN = os.getpid() % 50 * 2 + 1
 
 
 @contextmanager
@@ -189,11 +186,7 @@ def test_a_shadow_may_watch_a_controller_that_drives(controller, robot):
 
 
 def test_beside_two_robots_it_is_not_activated_and_may_be_asked_again(robot):
-    def go(label):
-        request = ChangeState.Request()
-        request.transition.label = label
-        return robot.call(ChangeState, 'controller/change_state', request).success
-
+    go = robot.change_state
     with running('controller_node', DOMAIN, PATIENT, STILL, 'autostart:=false') as process:
         robot.speaks = True
         assert go('configure')

@@ -10,11 +10,11 @@ from metactl_ros.processes import loopback_environment
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from sensor_msgs.msg import JointState
+from support import DOMAIN
 from support.ros_peer import Peer, priorities, ROOT, running, wait_until
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 ENDS_ITSELF = """
 import gc, os, signal, sys, weakref
 from metactl_ros.ros.controller_node import ControlNode

@@ -191,7 +191,7 @@ def test_changes_that_were_lost_are_counted_in_the_log(node):
         tick = SimpleNamespace(mode=Mode(number % 2), cause=Cause.NONE, joint=-1)
         supervisor.modes.note(tick, 0, is_enabled=True)
     supervisor.look()
-    assert node.said[0] == ('error', '7 changes of the mode came too fast to be told.')
+    assert node.said[0] == ('error', '7 changes of the mode came too fast to be logged.')
     assert len(node.said) == 1 + MOST_NEWS
 
 
