@@ -35,7 +35,7 @@ import os
 from pathlib import Path
 import shutil
 import sys
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.settings import ControllerSettings
@@ -65,7 +65,8 @@ MAX_BYTES: dict[str, int] = {
 """Every file of a bundle, and how large it may be."""
 
 
-class Content(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Content:
     """A bundle that is sound in itself, whatever robot it is for."""
 
     policy: OnnxPolicy
@@ -75,16 +76,12 @@ class Content(NamedTuple):
     """Of SHA256SUMS: names this bundle and no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+@dataclass(frozen=True, kw_only=True)
+class Bundle(Content):
     """A policy for this robot."""
 
-    policy: OnnxPolicy
-    contract: Contract
     controller: ControllerSettings
     """The robot's settings, with the window of the policy."""
-    card: str
-    sha256: str
 
 
 def load_bundle(
@@ -115,13 +112,7 @@ def load_bundle(
         controller = on_estimator
     check_made_for(path, contract, settings_arm, controller)
     content = _verified(path, files, contract)
-    return Bundle(
-        policy=content.policy,
-        contract=contract,
-        controller=replace(controller, context=contract.context),
-        card=content.card,
-        sha256=content.sha256,
-    )
+    return Bundle(**vars(content), controller=replace(controller, context=contract.context))
 
 
 def read_bundle(path: Path) -> Content:
@@ -174,7 +165,7 @@ def _verified(path: Path, files: Mapping[str, bytes], contract: Contract) -> Con
     verify_confined(PolicyFiles(path, files['policy.onnx'], files['golden.npz'], shape))
     with refusing(path / 'policy.onnx'):
         policy = OnnxPolicy(files['policy.onnx'], shape)
-    return Content(policy, contract, card, _hash_of(files))
+    return Content(policy=policy, contract=contract, card=card, sha256=_hash_of(files))
 
 
 def read_sealed(path: Path) -> dict[str, bytes]:

@@ -130,12 +130,14 @@ class ControllerNode(LifecycleNode):
         for kind, topic, callback, is_raw in wanted:
             made = self.create_subscription(kind, topic, callback, RELIABLE, raw=is_raw)
             self._owned.append((self.destroy_subscription, made))
-        for kind, name, answer in (
-            (SetBool, '~/enable', self._on_enable),
-            (Trigger, '~/reset_fault', self._on_reset_fault),
-            (Trigger, '~/clear_context', self._on_clear_context),
+        for kind, name, fields_of in (
+            (SetBool, 'enable', lambda request: {'is_wanted': request.data}),
+            (Trigger, 'reset_fault', lambda _: {}),
+            (Trigger, 'clear_context', lambda _: {}),
         ):
-            self._owned.append((self.destroy_service, self.create_service(kind, name, answer)))
+            answer = functools.partial(self._on_request, name, fields_of)
+            made = self.create_service(kind, f'~/{name}', answer)
+            self._owned.append((self.destroy_service, made))
         self.add_on_set_parameters_callback(self._on_set)
         self._owned.append((self.remove_on_set_parameters_callback, self._on_set))
 
@@ -206,18 +208,11 @@ class ControllerNode(LifecycleNode):
         except (MessageError, LinkError) as error:
             self.get_logger().error(str(error), throttle_duration_sec=0.1)
 
-    def _on_enable(self, request: Any, response: Any) -> Any:
-        return self._answered(response, 'enable', is_wanted=request.data)
-
-    def _on_reset_fault(self, _: Any, response: Any) -> Any:
-        return self._answered(response, 'reset_fault')
-
-    def _on_clear_context(self, _: Any, response: Any) -> Any:
-        return self._answered(response, 'clear_context')
-
-    def _answered(self, response: Any, what: str, **fields: Any) -> Any:
+    def _on_request(
+        self, what: str, fields_of: Callable[[Any], Fields], request: Any, response: Any
+    ) -> Any:
         try:
-            answer = self._ask(what, **fields)
+            answer = self._ask(what, **fields_of(request))
             response.success, response.message = answer['success'], answer['message']
         except LinkError as error:
             response.success, response.message = False, str(error)
