@@ -13,8 +13,7 @@ import numpy as np
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, Mode
-from metactl_ros.plants import make_plant
-from metactl_ros.settings import load_settings
+from metactl_ros.settings import load_settings, make_plant
 from metactl_ros.signals import period_ns_of, seconds
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
 from metactl_ros.sim.faults import Fault, FaultSchedule

@@ -8,12 +8,11 @@ One sees that the learned gains track far better than the fixed ones, that the i
 better still, and how often the shield had to move what each of them proposed.
 """
 
-from metactl_ros.baselines import constant_policy, load_classical
+from metactl_ros.baselines import ConstantPolicy, load_classical
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.metrics import tracking_rmse
-from metactl_ros.plants import make_plant
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.settings import load_settings, shipped_policy
+from metactl_ros.settings import load_settings, make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
 
@@ -35,7 +34,7 @@ controllers = {
 
 for name, (controller, policy) in controllers.items():
     loop = ControlLoop(settings.arm, without_warmup(controller))
-    chosen = policy or constant_policy(loop.nominal_action)
+    chosen = policy or ConstantPolicy(loop.nominal_action)
     log = run_episode(plant, episodes, chosen, loop, settings.episode_steps)
     rmse = tracking_rmse(log.q_desired_rad, log.q_rad).mean()
     moved = 100.0 * log.was_moved.mean()

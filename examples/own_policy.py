@@ -16,8 +16,7 @@ import numpy as np
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.metrics import tracking_rmse
-from metactl_ros.plants import make_plant
-from metactl_ros.settings import load_settings
+from metactl_ros.settings import load_settings, make_plant
 from metactl_ros.signals import Array
 from metactl_ros.sim.rollout import for_learning, run_episode
 from metactl_ros.sim.task import draw_evaluation

@@ -12,12 +12,11 @@ of the policy fills, and the nominal gains hold the arm.
 from pathlib import Path
 import sys
 
-from metactl_ros.baselines import constant_policy
+from metactl_ros.baselines import ConstantPolicy
 from metactl_ros.bench.plots import draw_tracking, Track
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.plants import make_plant
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.settings import load_settings, shipped_policy
+from metactl_ros.settings import load_settings, make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode
 from metactl_ros.sim.task import draw_evaluation
 
@@ -31,7 +30,7 @@ bundle = load_bundle(shipped_policy(), settings.arm, settings.controller)
 fixed = ControlLoop(settings.arm, settings.controller)
 learned = ControlLoop(settings.arm, bundle.controller)
 logs = {
-    'fixed gains': run_episode(plant, episode, constant_policy(fixed.nominal_action), fixed, 1000),
+    'fixed gains': run_episode(plant, episode, ConstantPolicy(fixed.nominal_action), fixed, 1000),
     'learned gains': run_episode(plant, episode, bundle.policy, learned, 1000),
 }
 path = Path(sys.argv[1] if len(sys.argv) > 1 else 'tracking.png')

@@ -19,9 +19,8 @@ import time
 
 from metactl_ros.bag.reader import BagError
 from metactl_ros.bag.tick_log import read_ticks
-from metactl_ros.processes import running, Setup
+from metactl_ros.processes import loopback_environment, running, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
-from metactl_ros.ros.loopback import loopback_environment
 
 
 def num_ticks(bag: Path) -> int:

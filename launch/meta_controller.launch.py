@@ -22,8 +22,13 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from metactl_ros.options import from_texts, launch_arguments
-from metactl_ros.processes import default_parameters, LaunchRequest, parameters_of, require_files
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import (
+    default_parameters,
+    LaunchRequest,
+    loopback_environment,
+    parameters_of,
+)
+from metactl_ros.settings import require_files
 
 ARGUMENTS = launch_arguments(LaunchRequest)
 EXECUTABLES = {
@@ -37,7 +42,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """Return the actions, now that the arguments have values."""
     texts = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     setup = from_texts(LaunchRequest, texts)
-    require_files(setup)
+    require_files(vars(setup))
     assumed = {module: [values] for module, values in default_parameters(setup).items()}
     files = [] if setup.params_file is None else [str(setup.params_file)]
     nodes: list[LaunchDescriptionEntity] = [

@@ -94,11 +94,23 @@ class OnObserver:
     estimator: EstimatorSettings
 
 
-class Prepared(NamedTuple):
-    """A controller, ready for a loop."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantPolicy:
+    """Proposes one action, whatever it sees."""
+
+    action: Array
+    """Shape (m,)."""
+
+    def __call__(self, window: Array) -> Array:
+        """Return the action for each window: (..., W, F) to (..., m)."""
+        return np.broadcast_to(self.action, (*window.shape[:-2], len(self.action)))
+
+
+class Classical(NamedTuple):
+    """A classical controller, ready for a loop."""
 
     controller: ControllerSettings
-    policy: Policy | None
+    policy: ConstantPolicy | None
     """None for the nominal gains."""
 
 
@@ -114,7 +126,7 @@ def load_spec(name: str, path: Path | None = None) -> ControllerSpec:
 
 def load_classical(
     name: str, controller: ControllerSettings, baselines: Path | None, payload_kg: float
-) -> Prepared:
+) -> Classical:
     """Return a classical controller for a robot, from a YAML file of baselines.
 
     The oracle is given the payload; the rest it takes from the shipped `config/plant.yaml`.
@@ -128,7 +140,7 @@ def load_classical(
 
 def make_classical(
     controller: ControllerSettings, baseline: Baseline | None, truth: OracleSettings | None = None
-) -> Prepared:
+) -> Classical:
     """Return a classical controller; without a baseline that of the nominal gains.
 
     Args:
@@ -137,7 +149,7 @@ def make_classical(
         truth: In place of the estimator, for the oracle.
     """
     if baseline is None:
-        return Prepared(controller, None)
+        return Classical(controller, None)
     estimator = baseline.estimator if truth is None else EstimatorSettings(oracle=truth)
     if estimator is not None:
         box = replace(controller.gain_box, feed_forward=(ESTIMATE,))
@@ -150,7 +162,7 @@ def make_classical(
             f'theta: expected {gain_map.size} gains from {gain_map.lower.tolist()} to '
             f'{gain_map.upper.tolist()}, found {list(baseline.theta)}.'
         )
-    return Prepared(controller, constant_policy(action))
+    return Classical(controller, ConstantPolicy(action))
 
 
 def on_observer(controller: ControllerSettings, path: Path | None = None) -> ControllerSettings:
@@ -185,15 +197,6 @@ def observer_gains(controller: ControllerSettings) -> Array:
     rest = {'bias': 0.0, 'coulomb': 0.0, 'estimate': 1.0}
     columns = [rest[column] for column in controller.gain_box.columns]
     return np.array((*kd, *slope, *same_for_joints(columns, controller.num_joints)))
-
-
-def constant_policy(action: Array) -> Policy:
-    """Return a policy that proposes one action, shape (m,), whatever it sees."""
-
-    def policy(window: Array) -> Array:
-        return np.broadcast_to(action, (*window.shape[:-2], len(action)))
-
-    return policy
 
 
 def truth_of(plant: PlantSettings, payload_kg: float, tau_z_s: float) -> OracleSettings:

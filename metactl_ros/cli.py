@@ -102,7 +102,7 @@ def bench(options: Bench) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Record everything that controller and robot say, into an MCAP bag; Ctrl-C ends it.
+    """Record everything that controller and robot publish, into an MCAP bag; Ctrl-C ends it.
 
     A kill costs less than a second of it. Exit codes: 0 recorded, 1 the disk failed, 2 wrong use,
     3 nothing came: no bag is left.
@@ -120,7 +120,7 @@ class Record:
 
 def record(options: Record) -> int:
     """Record until asked to end."""
-    from metactl_ros.ros.loopback import loopback_environment
+    from metactl_ros.processes import loopback_environment
 
     os.environ.update(loopback_environment(None))  # before rclpy, which reads it once
     from metactl_ros.ros.recorder import run_record
@@ -163,7 +163,7 @@ def replay(options: Replay) -> int:
 class Hil:
     """Run robot, controller and recorder through scenarios of faults.
 
-    The bags tell whether all went as each demands. Exit code: 0 all passed, 1 some failed, 2 wrong
+    The bags show whether all went as each demands. Exit code: 0 all passed, 1 some failed, 2 wrong
     use.
     """
 

@@ -24,6 +24,10 @@ class ConfigError(MetactlError, ValueError):
     """A setting is unknown, missing, of the wrong type or out of range."""
 
 
+class BundleError(MetactlError, RuntimeError):
+    """A policy bundle is not there, damaged, or made for another robot."""
+
+
 class PlantError(MetactlError, ValueError):
     """A plant was asked for something it cannot simulate."""
 

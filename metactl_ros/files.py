@@ -8,6 +8,7 @@ by what was opened, not by what had been at the path a moment before.
 
 from contextlib import suppress
 import errno
+import json
 import os
 from pathlib import Path
 import stat
@@ -24,15 +25,21 @@ KINDS = {
 }
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path, folder: int | None = None) -> BinaryIO:
     """Return a regular file, open for reading; where it would wait, its `read` returns None.
+
+    Args:
+        path: Of the file.
+        folder: An open directory that the path is relative to; then no link is followed.
 
     Raises:
         OSError: If it cannot be opened, or is something else; `strerror` names it.
     """
     try:
         # A pipe without a writer is then opened at once; on a regular file it means nothing.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        flags |= 0 if folder is None else os.O_NOFOLLOW
+        descriptor = os.open(path, flags, dir_fd=folder)
     except ValueError as error:  # a NUL in the name
         raise OSError(errno.EINVAL, str(error), repr(path)) from None
     except OSError as error:
@@ -92,6 +99,14 @@ def write_atomically(path: Path, text: str) -> None:
     finally:
         partial.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON so that a crash leaves the old file or the new one, never a part.
+
+    NaN and infinity are refused: they are not JSON, and a result that holds one is not a result.
+    """
+    write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
 
 
 def sync(path: Path) -> None:

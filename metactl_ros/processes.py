@@ -1,8 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plant, controller and recorder as processes: their ROS parameters, their start and their end.
+"""Plant, controller and recorder as processes: parameters, environment, their start and their end.
 
 This is `metactl up`, for machines without ROS's launch packages; the launch file does the same.
+
+Fast DDS as pip installs it has no DDS-Security, so any program that reaches a socket of a node may
+drive the arm. What was measured of the ways to close it (rmw_fastrtps_cpp 8.4.3, Fast DDS 2.14.5):
+
+    config/loopback.xml, as set up here          sockets on 127.0.0.1 only
+    ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST      sockets on 0.0.0.0
+    ROS_LOCALHOST_ONLY=1 beside loopback.xml     one on 0.0.0.0, one on every network address
+    DEFAULT_FASTRTPS_PROFILES.xml beside it      whatever that file says: it replaces the profile
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +25,18 @@ import sys
 import time
 from typing import TypeAlias
 
+from metactl_ros.baselines import ORACLE
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.options import ControllerOptions, option, options_of, PlantOptions
-from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.ros.parameters import defaults_of
 from metactl_ros.runtime.deferred_signals import deferred_signals
-from metactl_ros.settings import faults_file, load_settings, policy_file, require_file
+from metactl_ros.settings import (
+    faults_file,
+    load_settings,
+    require_files,
+    share_directory,
+)
 from metactl_ros.sim.task import draw_evaluation, Episode
 
 END_WITHIN_S = 3.0
@@ -32,6 +45,8 @@ SHUTDOWN_ORDER = ('controller_node', 'plant_node', 'recorder')
 """The recorder last: it shall see how the others end."""
 PAYLOAD_KG = 0.75
 """Of a simulated robot."""
+MAX_DOMAIN_ID = 101
+"""Above it the ports of DDS run into those Linux gives out by itself."""
 Process: TypeAlias = 'subprocess.Popen[bytes]'
 
 
@@ -151,25 +166,11 @@ def default_parameters(setup: Setup) -> dict[str, dict[str, object]]:
     return {'controller_node': {'autostart': True, 'reference': 'sinusoid'}}
 
 
-def require_files(setup: Setup) -> None:
-    """Refuse a set-up that names a file which does not exist.
-
-    Raises:
-        ConfigError: With what the file was for.
-    """
-    for name in ('params_file', 'arm_file', 'controller_file', 'classical_file'):
-        path = getattr(setup, name)
-        if path:
-            require_file(name, path)
-    if setup.policy:
-        policy_file(setup.policy)
-
-
 def _episode_parameters(setup: Setup) -> dict[str, object]:
     """Return the parameters that fit the controller to the episode of the simulated robot."""
     episode = setup.episode()
     assert isinstance(episode.reference, Sinusoid)
-    knows_truth = setup.controller == 'oracle'
+    knows_truth = setup.controller == ORACLE
     known_s = load_settings().plant.task.tau_z_s
     if knows_truth and setup.tau_z_s != known_s:
         raise ConfigError(
@@ -196,7 +197,7 @@ def commands(setup: Setup) -> dict[str, list[str]]:
     Raises:
         ConfigError: If the set-up names a file which does not exist.
     """
-    require_files(setup)
+    require_files(vars(setup))
     return {
         name: [sys.executable, '-m', f'metactl_ros.ros.{name}', *ros_arguments(setup, name)]
         for name in parameters_of(setup)
@@ -216,6 +217,37 @@ def ros_arguments(setup: Setup, name: str) -> list[str]:
 
 def _assignments(values: Mapping[str, object]) -> list[str]:
     return [part for name, x in values.items() for part in ('-p', f'{name}:={json.dumps(x)}')]
+
+
+def loopback_environment(domain_id: int | None) -> dict[str, str]:
+    """Return the variables to start a node with, to be laid over `os.environ`.
+
+    Args:
+        domain_id: Nodes of different domains do not see each other, 0 to 101; None keeps what the
+            environment says.
+
+    Raises:
+        ConfigError: If there is no such domain.
+    """
+    profile = str(share_directory() / 'config' / 'loopback.xml')
+    environment = {
+        'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp',
+        'FASTRTPS_DEFAULT_PROFILES_FILE': profile,
+        'FASTDDS_DEFAULT_PROFILES_FILE': profile,  # its name from Fast DDS 3 on
+        'SKIP_DEFAULT_XML_FILE': '1',  # of the working directory
+        'RMW_FASTRTPS_USE_QOS_FROM_XML': '0',
+        'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET',  # any other adds sockets to the profile's
+        'ROS_LOCALHOST_ONLY': '',
+        'ROS_STATIC_PEERS': '',
+        'ROS_DISCOVERY_SERVER': '',
+    }
+    if domain_id is not None:
+        if not 0 <= domain_id <= MAX_DOMAIN_ID:
+            raise ConfigError(
+                f'domain_id: expected 0 to {MAX_DOMAIN_ID}, found {domain_id}; take another.'
+            )
+        environment['ROS_DOMAIN_ID'] = str(domain_id)
+    return environment
 
 
 class ProcessGroup:
@@ -331,7 +363,7 @@ def run_up(setup: Setup, duration_s: float, environment: Mapping[str, str] | Non
     A duration of zero lasts for ever. The exit code is that of the process that ended by itself.
     Loopback only, unless an environment is given.
     """
-    require_files(setup)
+    require_files(vars(setup))
     must_end = False
 
     def ask(*_: object) -> None:

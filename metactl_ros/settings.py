@@ -1,11 +1,19 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the YAML files of `config/` into the frozen values the rest of the package works with."""
+"""Reads the YAML files of `config/` into frozen values, and makes the plant that these describe.
 
+`provenance` is what a result file says of them, so that its run can be repeated.
+"""
+
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+import platform
+import subprocess
+import sys
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -16,11 +24,18 @@ from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
 from metactl_ros.per_joint import for_joints
 from metactl_ros.sim.faults import Fault, parse_faults, plant_entries
-from metactl_ros.sim.sensing import Sensing
+from metactl_ros.sim.plant import Plant
+from metactl_ros.sim.rk4_arm import Rk4Arm
+from metactl_ros.sim.sensing import SensedPlant, Sensing
 from metactl_ros.sim.task import Task
 from metactl_ros.strict_yaml import read_yaml
 
 T = TypeVar('T')
+PlantName: TypeAlias = Literal['rk4', 'bullet']
+FILES = ('params_file', 'arm_file', 'controller_file', 'classical_file')
+"""Settings of a controller that name files."""
+SOURCES = ('metactl_ros', 'training', 'config')
+"""What decides a result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,13 +136,24 @@ def policy_file(name_or_path: Path | str) -> Path:
     return shipped[str(name_or_path)]
 
 
-def require_file(name: str, path: Path | str) -> None:
-    """Raise ConfigError, with the name of a setting, if its file does not exist."""
-    if not Path(path).is_file():
-        raise ConfigError(
-            f'{name}: expected the path of a file, found {str(path)!r}, which is none; check the '
-            'spelling, or give all of the path.'
-        )
+def require_files(values: Mapping[str, Any]) -> None:
+    """Refuse settings of which one names a file, or a policy, that does not exist.
+
+    Args:
+        values: By name; an empty one names no file.
+
+    Raises:
+        ConfigError: With the name of the setting.
+    """
+    for name in FILES:
+        path = values.get(name)
+        if path and not Path(path).is_file():
+            raise ConfigError(
+                f'{name}: expected the path of a file, found {str(path)!r}, which is none; check '
+                'the spelling, or give all of the path.'
+            )
+    if policy := values.get('policy'):
+        policy_file(policy)
 
 
 def faults_file(name_or_path: Path | str) -> Path:
@@ -177,3 +203,65 @@ def load_faults(path: Path, num_joints: int) -> list[Fault]:
     """
     entries = plant_entries(read_yaml(path), path.name)
     return parse_faults(entries, num_joints, f'{path.name}: faults')
+
+
+def make_plant(name: PlantName, settings: Settings) -> Plant:
+    """Return a plant with the sensing effects of the settings; close it after use."""
+    friction, rate_hz = settings.plant.friction, settings.controller.law.rate_hz
+    plant: Plant
+    if name == 'rk4':
+        plant = Rk4Arm(settings.arm, friction, rate_hz, settings.plant.payload_scale_per_kg)
+    elif settings.plant.payload_scale_per_kg is not None:
+        raise ConfigError(
+            'payload_scale_per_kg: the PyBullet plant carries payloads at the tip only; take the '
+            'rk4 plant, or leave it out.'
+        )
+    else:
+        # Imported here: only a process that simulates with PyBullet needs it installed.
+        from metactl_ros.sim.bullet_arm import BulletArm
+
+        plant = BulletArm(settings.arm, friction, rate_hz, settings.plant.substep_hz)
+    return SensedPlant(plant, settings.plant.sensing, rate_hz)
+
+
+def provenance(settings: Settings) -> dict[str, object]:
+    """Return the resolved settings, the versions, the code and the command, for a result file."""
+    packages = ('metactl_ros', 'numpy', 'pybullet', 'torch', 'stable-baselines3')
+    return {
+        'settings': asdict(settings) | {'arm': settings.arm.stated()},
+        'versions': {'python': platform.python_version()}
+        | {name: version for name in packages if (version := _version(name))},
+        'code': code_of_checkout(),
+        'command': [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def code_of_checkout() -> str | None:
+    """Return the commit that this very code belongs to, as `code_version` names it."""
+    return code_version(Path(__file__).parents[1])
+
+
+def code_version(root: Path) -> str | None:
+    """Return the commit of a checkout, with a plus if its sources differ; None outside of one."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ['git', '-C', root, *arguments], capture_output=True, check=True, text=True
+        )
+        return done.stdout.strip()
+
+    try:
+        if Path(git('rev-parse', '--show-toplevel')) != root.resolve():
+            return None  # installed somewhere within a checkout of something else
+        commit = git('rev-parse', '--short=12', 'HEAD')
+        is_changed = git('status', '--porcelain', '--', *SOURCES)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + '+' * bool(is_changed)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

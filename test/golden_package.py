@@ -18,11 +18,10 @@ import pytest
 from support.made_records import cells, kept_baselines, of_study
 from support.tick_logs import Day
 
-from metactl_ros.baselines import constant_policy, load_learned, on_observer
+from metactl_ros.baselines import ConstantPolicy, load_learned, on_observer
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, Mode
-from metactl_ros.plants import make_plant
-from metactl_ros.settings import load_file, load_settings, shipped_policy
+from metactl_ros.settings import load_file, load_settings, make_plant, shipped_policy
 from metactl_ros.signals import ArmState, Reference, seconds
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from training.benchmark import controllers
@@ -156,7 +155,7 @@ def _prepared(settings, spec, episodes):
         return _learned().controller, _learned().policy
     controller, policy = prepare(spec, settings, episodes)
     nominal = ControlLoop(settings.arm, controller).nominal_action
-    return controller, policy or constant_policy(nominal)
+    return controller, policy or ConstantPolicy(nominal)
 
 
 def rollout(cell, num_steps, nudge=0.0):

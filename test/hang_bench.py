@@ -24,17 +24,17 @@ import time
 import numpy as np
 
 from metactl_ros.control.loop import ControlLoop
+from metactl_ros.files import write_json
 from metactl_ros.motion.limits import motion_limits
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.result_file import provenance, write_json
+from metactl_ros.runtime.control_io import Arrival, Inbox
 from metactl_ros.runtime.control_thread import (
     ControlThread,
 )
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
 from metactl_ros.runtime.reference_source import MotionSource
-from metactl_ros.runtime.state_intake import Arrival, Inbox
-from metactl_ros.settings import load_settings, shipped_policy
+from metactl_ros.settings import load_settings, provenance, shipped_policy
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.task import draw_evaluation
 
@@ -165,7 +165,7 @@ def false_alarms(rig, minutes):
     return {
         'minutes': minutes,
         'ticks': len(ticks),
-        'stand_ins': thread.num_stand_ins,
+        'stand_ins': thread.output.num_stand_ins,
         'error': thread.error,
         'late_ticks': thread.deadlines.num_late,
         'missed_deadlines': thread.deadlines.num_missed,

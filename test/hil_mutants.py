@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from metactl_ros.errors import ConfigError
+from metactl_ros.files import write_json
 from metactl_ros.hil.run import CAN_BE_RUN, run_judged
 from metactl_ros.hil.scenario import chosen_scenarios, load_scenario
 from metactl_ros.processes import commands
-from metactl_ros.result_file import provenance, write_json
-from metactl_ros.settings import load_settings
+from metactl_ros.settings import load_settings, provenance
 
 ATTEMPTS = 5
 """A run that did not come about, or on a machine that stalled, noticed nothing by itself."""
@@ -45,12 +45,12 @@ LiveController.drive = lambda self, states, now_ns, is_fresh, **rest: honest(
     self, states, now_ns, is_fresh=bool(states) if next(calls) > 190 else is_fresh, **rest)
 """
 TICKS_ON_STATES = """
-from metactl_ros.ros import control_node
-Timing = control_node.Timing
-control_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
+from metactl_ros.ros import controller_node
+Timing = controller_node.Timing
+controller_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
 """
 ONE_STATE_PER_TICK = """
-from metactl_ros.runtime.state_intake import Inbox
+from metactl_ros.runtime.control_io import Inbox
 honest = Inbox.take
 def take(self, timeout_s=0.0):
     first, *rest = honest(self, timeout_s) or [None]
@@ -159,7 +159,7 @@ reference_source.path_within = lambda knots, present, since_s, limits, names: ho
 """
 ANSWERS_BESIDE_CONTROL = """
 from rcl_interfaces.srv import DescribeParameters, GetParameters
-from metactl_ros.ros.control_node import ControlNode
+from metactl_ros.ros.controller_node import ControlNode
 honest = ControlNode.__init__
 def begin(self, front):
     honest(self, front)
@@ -169,7 +169,7 @@ ControlNode.__init__ = begin
 """
 LISTENS_BESIDE_CONTROL = """
 from trajectory_msgs.msg import JointTrajectory
-from metactl_ros.ros.control_node import ControlNode
+from metactl_ros.ros.controller_node import ControlNode
 honest = ControlNode.__init__
 def begin(self, front):
     honest(self, front)

@@ -10,7 +10,7 @@ from metactl_ros.baselines import (
     BASELINES,
     Baselines,
     CLASSICAL,
-    constant_policy,
+    ConstantPolicy,
     ControllerSpec,
     load_baselines,
     load_classical,
@@ -136,7 +136,7 @@ def test_a_file_of_baselines_is_read_in_place_of_the_shipped_one(tmp_path):
 @pytest.mark.parametrize('lead', [(), (4,), (3, 2)])
 def test_a_constant_policy_proposes_the_same_for_every_window(lead):
     action = np.array([0.1, -0.2, 0.3])
-    found = constant_policy(action)(np.zeros((*lead, 50, 11)))
+    found = ConstantPolicy(action)(np.zeros((*lead, 50, 11)))
     np.testing.assert_array_equal(found, np.broadcast_to(action, (*lead, 3)))
 
 
@@ -176,7 +176,7 @@ def rmse(rival, truth, episode):
     controller, policy = make_classical(CONTROLLER, rival, truth)
     loop = ControlLoop(SETTINGS.arm, controller)
     plant = Rk4Arm(SETTINGS.arm, SETTINGS.plant.friction, 100.0)
-    policy = policy or constant_policy(loop.nominal_action)
+    policy = policy or ConstantPolicy(loop.nominal_action)
     log = run_episode(plant, episode, policy, loop, 300)
     return tracking_rmse(log.q_desired_rad, log.q_rad)
 

@@ -3,26 +3,23 @@
 """One episode through environment, in-process loop and node: the same efforts to the bit."""
 
 from dataclasses import replace
-import os
 
 import numpy as np
 import pytest
+from support import DOMAIN
 from support.episodes import as_followed
 
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.baselines import BASELINES, load_classical
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
-from metactl_ros.plants import make_plant
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.processes import running, Setup
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import loopback_environment, running, Setup
 from metactl_ros.runtime.controller import with_full_window
-from metactl_ros.settings import shipped_policy
+from metactl_ros.settings import make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from training.learn.env import ArmEnv, EnvSettings
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 STEPS = 300
 
 

@@ -25,8 +25,8 @@ from stable_baselines3.common.buffers import ReplayBuffer
 import torch
 
 from metactl_ros.control.loop import ControlLoop
+from metactl_ros.files import write_json
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_settings, Settings, shipped_policy
 from metactl_ros.signals import seconds
 from metactl_ros.sim.bullet_arm import BulletArm

@@ -28,8 +28,8 @@ from rich.console import Console
 import metactl_ros
 from metactl_ros.baselines import CLASSICAL, ControllerSpec, load_spec
 from metactl_ros.control.shield import Enforcement
-from metactl_ros.result_file import provenance, write_json
-from metactl_ros.settings import load_settings, share_directory, shipped_policies
+from metactl_ros.files import write_json
+from metactl_ros.settings import load_settings, provenance, share_directory, shipped_policies
 from training.arguments import command_parser, refusing
 from training.judge import rollouts
 from training.judge.benchmark_page import write_page

@@ -34,11 +34,11 @@ from metactl_ros.config import build
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.window import feature_names
-from metactl_ros.policy.bundle import Bundle, BundleError, load_bundle
+from metactl_ros.errors import BundleError
+from metactl_ros.policy.bundle import Bundle, load_bundle, write_sealed
 from metactl_ros.policy.card import write_card
 from metactl_ros.policy.contract import Contract, hash_of, SCHEMA_VERSION, token_scales
 from metactl_ros.policy.onnx_policy import INPUT, OnnxPolicy, OUTPUT, PolicyShape
-from metactl_ros.policy.sealed import write_sealed
 from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array

@@ -23,8 +23,8 @@ from rich.console import Console
 
 from metactl_ros.baselines import ControllerSpec
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.result_file import provenance, write_json
-from metactl_ros.settings import load_settings
+from metactl_ros.files import write_json
+from metactl_ros.settings import load_settings, provenance
 from training.arguments import command_parser, positive_number
 from training.benchmark import controllers
 from training.judge.regimes import draw_cases, load_benchmark, Regime, settings_in

@@ -28,8 +28,8 @@ from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.lyapunov import closed_loop_matrix
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.dynamics.friction import friction_torque
-from metactl_ros.result_file import provenance, write_json
-from metactl_ros.settings import load_settings, Settings
+from metactl_ros.files import write_json
+from metactl_ros.settings import load_settings, provenance, Settings
 from metactl_ros.signals import Array, seconds
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup

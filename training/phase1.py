@@ -35,9 +35,9 @@ from rich.table import Table
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
+from metactl_ros.files import write_json
 from metactl_ros.per_joint import one_for_all
-from metactl_ros.result_file import provenance, write_json
-from metactl_ros.settings import load_settings, Settings
+from metactl_ros.settings import load_settings, provenance, Settings
 from metactl_ros.signals import Array
 
 matplotlib.use('Agg')

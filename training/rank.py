@@ -45,8 +45,7 @@ from metactl_ros.bench.twins import fixed_gain_twin
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
-from metactl_ros.plants import make_plant
-from metactl_ros.settings import Settings
+from metactl_ros.settings import make_plant, Settings
 from metactl_ros.signals import Array, seconds
 from metactl_ros.sim.plant import PlantStart
 from metactl_ros.sim.task import draw_episode, Episode

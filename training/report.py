@@ -37,7 +37,7 @@ from pathlib import Path
 from rich.console import Console
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.result_file import write_json
+from metactl_ros.files import write_json
 from training.arguments import command_parser, refusing
 from training.judge.analysis import (
     analyse,

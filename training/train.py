@@ -34,8 +34,7 @@ import torch
 
 from metactl_ros.baselines import ControllerSpec
 from metactl_ros.metrics import delta_percent
-from metactl_ros.plants import PlantName
-from metactl_ros.settings import load_settings, Settings
+from metactl_ros.settings import load_settings, PlantName, Settings
 from metactl_ros.signals import Policy
 from metactl_ros.sim.task import draw_evaluation
 from training.arguments import command_parser, refusing

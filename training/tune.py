@@ -31,8 +31,8 @@ from metactl_ros.control.estimators.friction_observers import LugreSettings
 from metactl_ros.control.estimators.slotine_li import SlotineLiSettings
 from metactl_ros.control.gain_map import Ends
 from metactl_ros.errors import ConfigError
+from metactl_ros.files import write_json
 from metactl_ros.per_joint import one_for_all, PerJoint
-from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_settings, Settings, share_directory
 from metactl_ros.signals import Array
 from metactl_ros.strict_yaml import read_yaml

@@ -20,11 +20,10 @@ from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.bench.plots import draw_tracking, track_of
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
+from metactl_ros.files import write_json
 from metactl_ros.metrics import delta_percent, percentiles, tracking_rmse
-from metactl_ros.processes import running, Setup
-from metactl_ros.result_file import provenance, write_json
-from metactl_ros.ros.loopback import loopback_environment
-from metactl_ros.settings import load_settings, Settings
+from metactl_ros.processes import loopback_environment, running, Setup
+from metactl_ros.settings import load_settings, provenance, Settings
 
 LABELS = {'ct': 'fixed gains', 'policy': 'learned gains, shielded'}
 SPARE_S = 0.2

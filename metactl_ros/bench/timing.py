@@ -41,16 +41,15 @@ from metactl_ros.bench.outages import (
 )
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
+from metactl_ros.files import write_json
 from metactl_ros.metrics import percentiles, tracking_rmse
 from metactl_ros.motion.joining import join
 from metactl_ros.motion.limits import motion_limits
 from metactl_ros.motion.reference import Sinusoid
-from metactl_ros.plants import make_plant, PlantName
 from metactl_ros.processes import ProcessGroup, running, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
-from metactl_ros.result_file import provenance, write_json
 from metactl_ros.ros import parameters
-from metactl_ros.settings import load_settings, Settings
+from metactl_ros.settings import load_settings, make_plant, PlantName, provenance, Settings
 from metactl_ros.signals import Array
 from metactl_ros.sim.rollout import run_episode
 

@@ -9,7 +9,7 @@ from the position. What memory costs a controller is what it loses against these
 from dataclasses import replace
 from typing import get_args, Literal, TypeAlias
 
-from metactl_ros.baselines import constant_policy
+from metactl_ros.baselines import ConstantPolicy
 from metactl_ros.control.gain_map import ColumnRange
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.settings import Settings
@@ -48,7 +48,7 @@ def fixed_gain_twin(settings: Settings, plant: Plant, twin: Twin) -> tuple[Contr
         enforcement='count' if knows_memory else 'enforce',
     )
 
-    fixed = constant_policy(loop.nominal_action)
+    fixed = ConstantPolicy(loop.nominal_action)
 
     def knowing_memory(window: Array) -> Array:
         theta = loop.gain_map.gains(fixed(window))

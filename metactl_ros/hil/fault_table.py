@@ -22,12 +22,12 @@ import numpy as np
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.errors import MetactlError
+from metactl_ros.files import write_json
 from metactl_ros.hil.judge import early_error, longest_stall_s
 from metactl_ros.hil.run import run_once
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import chosen_scenarios, load_scenario
-from metactl_ros.result_file import provenance, write_json
-from metactl_ros.settings import load_settings
+from metactl_ros.settings import load_settings, provenance
 
 ATTEMPTS = 8
 GUARDED = (

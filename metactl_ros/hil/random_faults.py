@@ -22,12 +22,12 @@ import yaml
 
 from metactl_ros.check.invariants import blind_share
 from metactl_ros.control.modes import Mode
+from metactl_ros.files import write_json
 from metactl_ros.hil.judge import promise_of, Verdict
 from metactl_ros.hil.run import run_once
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import load_scenario, PROCESS_KINDS, Scenario
-from metactl_ros.result_file import provenance, write_json
-from metactl_ros.settings import load_settings, Settings
+from metactl_ros.settings import load_settings, provenance, Settings
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 from metactl_ros.sim.faults import KINDS
 

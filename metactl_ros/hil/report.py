@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 from matplotlib.figure import Figure
 
 from metactl_ros.bench.plots import mode_legend, shade_modes
+from metactl_ros.files import write_json
 from metactl_ros.hil.judge import Verdict
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.replay.figures import MODE_COLOURS
-from metactl_ros.result_file import provenance, write_json
-from metactl_ros.settings import Settings
+from metactl_ros.settings import provenance, Settings
 
 MAX_LABELS = 40
 """More faults than this are shaded without their names."""

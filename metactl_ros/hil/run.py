@@ -19,13 +19,18 @@ from typing import Any, NamedTuple, TypeAlias
 from metactl_ros.bag.reader import BagError
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
+from metactl_ros.files import write_json
 from metactl_ros.hil.judge import judge, longest_stall_s, promise_of, Verdict
 from metactl_ros.hil.report import draw_timeline, in_lines, Outcome, write_junit, write_results
 from metactl_ros.hil.run_log import read_run, RunLog
 from metactl_ros.hil.scenario import INTRUSIONS, load_scenario, Scenario, ScriptedFault
-from metactl_ros.processes import commands, ProcessGroup, ros_arguments, Setup
-from metactl_ros.result_file import write_json
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import (
+    commands,
+    loopback_environment,
+    ProcessGroup,
+    ros_arguments,
+    Setup,
+)
 from metactl_ros.runtime.deferred_signals import deferred_signals
 from metactl_ros.settings import load_settings
 

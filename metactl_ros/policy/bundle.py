@@ -6,26 +6,44 @@
     loop = ControlLoop(settings.arm, bundle.controller)
     action = bundle.policy(loop.observe(state, reference, payload_estimate))
 
-In this order: the files (`sealed`), their hash if one is expected, the contract against itself
-(`contract`) and against the robot's settings, and then graph and golden vectors on this machine in
-a process of its own (`verifier`). Only what that process found sound is loaded here. Nothing is
-unpickled: the contract is JSON, the golden vectors are arrays of plain numbers, and the network is
-a graph of known operators.
+A bundle is a directory of five files and nothing else:
+
+    NAME.metactl/
+        card.md         what it is, for people
+        contract.json   what it was made for
+        golden.npz      inputs, and the actions they must give
+        policy.onnx     the network
+        SHA256SUMS      of the four above; `sha256sum -c SHA256SUMS` checks them, too
+
+In this order: the files and their sums, the hash of the bundle if one is expected, the contract
+against itself (`contract`) and against the robot's settings, and then graph and golden vectors on
+this machine in a process of its own (`verifier`). Only what that process found sound is loaded
+here. Nothing is unpickled: the contract is JSON, the golden vectors are arrays of plain numbers,
+and the network is a graph of known operators.
+
+Each file is opened once, relative to the open directory, and read to memory: what was hashed is
+what is parsed, whatever happens on the disk meanwhile. Reading neither blocks nor follows a link.
+The sums prove that nothing changed on the way; they do not prove who made the bundle.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+import errno
 import hashlib
+from itertools import islice
+import os
 from pathlib import Path
+import shutil
 import sys
-from typing import NamedTuple
+from typing import TypeVar
 
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.errors import BundleError
+from metactl_ros.files import open_regular, sync
 from metactl_ros.policy.contract import check_made_for, Contract, parse_contract
 from metactl_ros.policy.onnx_policy import OnnxPolicy, PolicyShape
-from metactl_ros.policy.sealed import BundleError, read_sealed, SUMS
 from metactl_ros.policy.verifier import (
     GOLDEN_TOLERANCE,
     PolicyFiles,
@@ -33,10 +51,22 @@ from metactl_ros.policy.verifier import (
     verify_confined,
 )
 
-__all__ = ['Bundle', 'BundleError', 'Content', 'inspect_bundle', 'load_bundle', 'read_bundle']
+T = TypeVar('T')
+
+SUMS = 'SHA256SUMS'
+MEBIBYTE = 2**20
+MAX_BYTES: dict[str, int] = {
+    'card.md': MEBIBYTE,
+    'contract.json': MEBIBYTE // 4,
+    'golden.npz': 4 * MEBIBYTE,
+    'policy.onnx': 16 * MEBIBYTE,
+    SUMS: 4096,
+}
+"""Every file of a bundle, and how large it may be."""
 
 
-class Content(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Content:
     """A bundle that is sound in itself, whatever robot it is for."""
 
     policy: OnnxPolicy
@@ -46,16 +76,12 @@ class Content(NamedTuple):
     """Of SHA256SUMS: names this bundle and no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+@dataclass(frozen=True, kw_only=True)
+class Bundle(Content):
     """A policy for this robot."""
 
-    policy: OnnxPolicy
-    contract: Contract
     controller: ControllerSettings
     """The robot's settings, with the window of the policy."""
-    card: str
-    sha256: str
 
 
 def load_bundle(
@@ -86,13 +112,7 @@ def load_bundle(
         controller = on_estimator
     check_made_for(path, contract, settings_arm, controller)
     content = _verified(path, files, contract)
-    return Bundle(
-        policy=content.policy,
-        contract=contract,
-        controller=replace(controller, context=contract.context),
-        card=content.card,
-        sha256=content.sha256,
-    )
+    return Bundle(**vars(content), controller=replace(controller, context=contract.context))
 
 
 def read_bundle(path: Path) -> Content:
@@ -145,4 +165,123 @@ def _verified(path: Path, files: Mapping[str, bytes], contract: Contract) -> Con
     verify_confined(PolicyFiles(path, files['policy.onnx'], files['golden.npz'], shape))
     with refusing(path / 'policy.onnx'):
         policy = OnnxPolicy(files['policy.onnx'], shape)
-    return Content(policy, contract, card, _hash_of(files))
+    return Content(policy=policy, contract=contract, card=card, sha256=_hash_of(files))
+
+
+def read_sealed(path: Path) -> dict[str, bytes]:
+    """Return the content of every file of a bundle, by name.
+
+    Raises:
+        BundleError: If anything is missing, unlisted, no plain file, too large or changed.
+    """
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_DIRECTORY)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        raise BundleError(
+            f'{path}: not a bundle directory ({_reason(error)}); give the path of a '
+            'NAME.metactl/, as python -m training.export writes it.'
+        ) from None
+    try:
+        _check_names(path, _some_names(folder))
+        files = {name: _read(path, folder, name) for name in MAX_BYTES}
+    finally:
+        os.close(folder)
+    _check_sums(path, files)
+    return files
+
+
+def write_sealed(
+    path: Path, files: Mapping[str, bytes], verify: Callable[[Path], T], *, may_replace: bool
+) -> T:
+    """Write a bundle that is complete or absent, and return what `verify` makes of it.
+
+    It is written beside its place, verified there and then renamed. A bundle in its place is
+    refused, or moved aside for the moment of the renaming; anything else is never replaced.
+    """
+    is_taken = os.path.lexists(path)
+    if is_taken and not (may_replace and (path / SUMS).is_file()):
+        raise BundleError(
+            f'{path}: is there already; choose another name, or replace a bundle with --force.'
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial, old = (path.with_name(f'.{path.name}.{os.getpid()}.{end}') for end in ('new', 'old'))
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        for name, data in {**files, SUMS: sums_of(files)}.items():
+            (partial / name).write_bytes(data)
+            sync(partial / name)
+        verified = verify(partial)
+        if is_taken:
+            path.rename(old)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+    return verified
+
+
+def sums_of(files: Mapping[str, bytes]) -> bytes:
+    """Return what SHA256SUMS must hold for these files, which may include itself."""
+    lines = [
+        f'{hashlib.sha256(data).hexdigest()}  {name}\n'
+        for name, data in sorted(files.items())
+        if name != SUMS
+    ]
+    return ''.join(lines).encode()
+
+
+def _some_names(folder: int) -> set[str]:
+    """Return the names in an open directory: all, or enough to say that there are too many."""
+    with os.scandir(folder) as entries:
+        return {entry.name for entry in islice(entries, len(MAX_BYTES) + 1)}
+
+
+def _check_names(path: Path, found: set[str]) -> None:
+    missing, unlisted = sorted(MAX_BYTES.keys() - found), sorted(found - MAX_BYTES.keys())
+    if unlisted:
+        raise BundleError(
+            f'{path}: expected only {sorted(MAX_BYTES)}, found {unlisted[0]!r}, too; remove it.'
+        )
+    if missing:
+        raise BundleError(f'{path}: {missing[0]} is missing; copy the whole bundle again.')
+
+
+def _read(path: Path, folder: int, name: str) -> bytes:
+    most = MAX_BYTES[name]
+    try:
+        with open_regular(Path(name), folder) as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise BundleError(
+            f'{path / name}: cannot be read ({_reason(error)}); copy the bundle again.'
+        ) from None
+    if not 0 < len(data) <= most:
+        found = 'more' if data else 'none'
+        raise BundleError(
+            f'{path / name}: expected 1 to {most} bytes, found {found}; copy the bundle again.'
+        )
+    return data
+
+
+def _check_sums(path: Path, files: Mapping[str, bytes]) -> None:
+    expected, found = sums_of(files), files[SUMS].splitlines()
+    for line in expected.splitlines():
+        if line not in found:
+            name = line.split()[1].decode()
+            raise BundleError(
+                f'{path / name}: does not have the SHA-256 that {SUMS} states: it is damaged or '
+                'was changed; copy the bundle again.'
+            )
+    if files[SUMS] != expected:
+        raise BundleError(
+            f'{path / SUMS}: expected one line per file, sorted, found more; copy the bundle '
+            'again.'
+        )
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, ValueError):
+        return str(error)
+    is_link = error.errno == errno.ELOOP  # of any link, where none is followed
+    return 'it is a symbolic link, or a loop of them' if is_link else str(error.strerror)

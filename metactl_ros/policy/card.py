@@ -3,7 +3,7 @@
 """The card of a bundle: one page for people, written from its contract and its results."""
 
 from collections.abc import Mapping, Sequence
-from typing import cast, NotRequired, TypedDict
+from typing import Any, cast
 
 from metactl_ros.control.gain_map import Ends, pairs_of
 from metactl_ros.policy.contract import Contract
@@ -53,62 +53,16 @@ RESULTS_HEAD = """\
 | plant | tau_z | RMSE | fixed gains | change | shield moved | rollouts | lost |
 |---|---|---|---|---|---|---|---|
 """
+RUN_FIELDS = ('model', 'heads', 'preset', 'steps', 'seed', 'plant', 'tau_z')
+"""Of the options of `training.train`, what the card names."""
 NO_RESULTS = 'No evaluation was given to the exporter.'
-
-
-class RunRecord(TypedDict):
-    """Of `training.train`, what the card names."""
-
-    model: str
-    heads: int
-    preset: str
-    steps: int
-    seed: int
-    plant: str
-    tau_z: float
-
-
-class TaskRecord(TypedDict):
-    """Of the task of a plant, what the card names."""
-
-    payload_max_kg: float
-
-
-class PlantRecord(TypedDict):
-    """Of the plant of the training, what the card names."""
-
-    task: TaskRecord
-
-
-class TrainingRecord(TypedDict):
-    """`training` of a contract, as `training.export` writes it."""
-
-    run: RunRecord
-    plant: PlantRecord
-    command: list[str]
-
-
-class EvaluationRecord(TypedDict):
-    """Of a record of `training.evaluate`, what the card shows; a lost rollout may have no RMSE."""
-
-    plant: str
-    tau_z: float
-    rmse: float | None
-    baseline_rmse: float | None
-    delta_percent: float | None
-    shield_activation: float
-    payload_levels_kg: list[float]
-    num_rollouts_per_payload: int
-    num_lost: NotRequired[int]
-    num_diverged: NotRequired[int]
-    """Its older name."""
 
 
 def write_card(
     name: str,
     contract: Contract,
     num_actions: int,
-    results: Sequence[Mapping[str, object]],
+    results: Sequence[Mapping[str, Any]],
     agreement: float,
     num_windows: int,
 ) -> str:
@@ -118,13 +72,13 @@ def write_card(
         name: Of the bundle's directory.
         contract: Whose record of the training the exporter wrote.
         num_actions: m.
-        results: Records of training.evaluate of this very policy; none is said, too.
+        results: Records of training.evaluate of this very policy; may be empty.
         agreement: Largest difference between torch and onnxruntime.
         num_windows: On so many windows.
     """
-    training = cast(TrainingRecord, contract.training)
+    training = cast('Mapping[str, Any]', contract.training)
     run, box = training['run'], contract.gain_box
-    rows = [_result_row(cast(EvaluationRecord, result)) for result in results]
+    rows = [_result_row(result) for result in results]
     return TEMPLATE.format(
         name=name,
         rows=contract.context.num_rows,
@@ -145,13 +99,7 @@ def write_card(
         columns=''.join(f', {entry.column} {_range(entry.ends)}' for entry in box.feed_forward),
         effort=' and '.join(f'{limit:g}' for limit in contract.arm.limits.effort_nm),
         arm=contract.arm_sha256[:16],
-        model=run['model'],
-        heads=run['heads'],
-        preset=run['preset'],
-        steps=run['steps'],
-        seed=run['seed'],
-        plant=run['plant'],
-        tau_z=run['tau_z'],
+        **{name: run[name] for name in RUN_FIELDS},
     )
 
 
@@ -159,7 +107,8 @@ def _range(ends: Ends) -> str:
     return ' and '.join(f'{least:g} to {largest:g}' for least, largest in pairs_of(ends))
 
 
-def _result_row(result: EvaluationRecord) -> str:
+def _result_row(result: Mapping[str, Any]) -> str:
+    """Return a record of training.evaluate as a row; of a lost rollout there may be no RMSE."""
     rollouts = result['num_rollouts_per_payload'] * len(result['payload_levels_kg'])
     cells = [
         result['plant'],
@@ -169,7 +118,7 @@ def _result_row(result: EvaluationRecord) -> str:
         _number(result['delta_percent'], '+.1f', ' %'),
         _number(100.0 * result['shield_activation'], '.1f', ' %'),
         str(rollouts),
-        str(result.get('num_lost', result.get('num_diverged', '-'))),
+        str(result.get('num_lost', result.get('num_diverged', '-'))),  # its older name
     ]
     return f'| {" | ".join(cells)} |'
 

@@ -25,8 +25,7 @@ from metactl_ros.control.window import (
     Tokens,
 )
 from metactl_ros.dynamics.two_link import Arm
-from metactl_ros.errors import ConfigError
-from metactl_ros.policy.sealed import BundleError
+from metactl_ros.errors import BundleError, ConfigError
 
 SCHEMA_VERSION = 1
 MAX_DEPTH, MAX_KEYS, MAX_DIGITS = 16, 256, 40

@@ -17,7 +17,7 @@ from pathlib import Path
 import struct
 from typing import NamedTuple
 
-from metactl_ros.policy.sealed import BundleError
+from metactl_ros.errors import BundleError
 
 INT64, FLOAT, DOUBLE = 7, 1, 11
 """Element types, as onnx.proto numbers them."""

@@ -14,6 +14,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+from metactl_ros.errors import BundleError
 from metactl_ros.policy.onnx_file import (
     DOUBLE,
     End,
@@ -26,7 +27,6 @@ from metactl_ros.policy.onnx_file import (
     Tensor,
     Value,
 )
-from metactl_ros.policy.sealed import BundleError
 
 Shape = tuple[int, ...]
 

@@ -30,10 +30,9 @@ import zipfile
 
 import numpy as np
 
-from metactl_ros.errors import MetactlError
+from metactl_ros.errors import BundleError, MetactlError
 from metactl_ros.policy.onnx_graph import check_graph
 from metactl_ros.policy.onnx_policy import INPUT, OnnxPolicy, OUTPUT, PolicyShape
-from metactl_ros.policy.sealed import BundleError
 from metactl_ros.signals import Array
 
 GOLDEN_TOLERANCE = 1e-6

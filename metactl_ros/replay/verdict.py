@@ -25,7 +25,7 @@ from metactl_ros.baselines import (
     BASELINES,
     CLASSICAL,
     ClassicalName,
-    constant_policy,
+    ConstantPolicy,
     gain_boxes,
     load_classical,
     load_learned,
@@ -40,6 +40,7 @@ from metactl_ros.config import shown
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import legible
+from metactl_ros.files import write_json
 from metactl_ros.replay.recompute import gain_names, reproduce, Reproduction
 from metactl_ros.replay.summary import (
     effort_figures,
@@ -51,7 +52,6 @@ from metactl_ros.replay.summary import (
     tick_counts,
     who_recorded,
 )
-from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_arm, load_file, shipped_policy
 from metactl_ros.signals import Policy
 
@@ -245,14 +245,14 @@ def _choose(request: ReplayRequest, log: TickLog, arm: Arm) -> _Chosen:
             f'{", ".join(CLASSICAL)}; replay it with the version that recorded it.'
         )
     if recorded is not None and name == recorded_name and request.classical_file is None:
-        return _Chosen(name, constant_policy(np.array(recorded.action)), own, own, False)
+        return _Chosen(name, ConstantPolicy(np.array(recorded.action)), own, own, False)
     payload_kg = float(log.shield['payload_estimate_kg'][0])
     controller, policy = load_classical(name, robot, request.classical_file, payload_kg)
     if recorded_name is None:
         return _Chosen(name, policy, controller, controller, False)
     settings = None
     if policy is not None:
-        settings = RecordedController.of(controller, policy(np.zeros((1, 1)))).to_json()
+        settings = RecordedController.of(controller, policy.action).to_json()
     is_other = (recorded_name, log.facts.get(SETTINGS)) != (name, settings)
     return _Chosen(name, policy, controller, own, is_other)
 

@@ -10,18 +10,355 @@ activate starts the control thread, which waits for a first joint state and then
 deadlines of the steady clock; deactivate, shutdown, SIGTERM, SIGINT and any error end it with the
 fading torque of a blind arm and a last command of zero. This is not a safety-rated function.
 
-It is two processes. The one that is started controls (`control_node.py`): it receives joint states
-and publishes, as NAME_loop. It starts the other, its front (`front_node.py`), which is the
-lifecycle node NAME that the network can ask. If the first dies, the front ends; if the front dies,
-the first ends as on a signal, with exit code 1.
+It is two processes. The one that is started controls, as NAME_loop: it receives joint states,
+publishes, and answers only its front. It has no service, so that no request of the network can
+slow it: what rclpy makes of a large one stops every thread. Joint states have a thread of their
+own (`subscriptions.py`), control has one, and so have the front's requests; all leave things for
+the control thread to pick up.
+
+The other, which it starts, is its front (`front_node.py`): the lifecycle node NAME that the
+network can ask. If the first dies, the front ends; if the front dies, the first ends as on a
+signal, with exit code 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+import json
+from pathlib import Path
 import sys
+import time
+from typing import Any
 
-from metactl_ros.ros.control_node import ControlNode
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Float64MultiArray, String
+
+from metactl_ros.bag.recorded_controller import RecordedController, SETTINGS
+from metactl_ros.baselines import load_classical, load_learned
+from metactl_ros.control.settings import ControllerSettings
+from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.motion.limits import motion_limits
+from metactl_ros.ros import parameters
+from metactl_ros.ros.diagnostics import idle_report, report, status
 from metactl_ros.ros.front_node import FrontProcess
-from metactl_ros.ros.spin import run_node
+from metactl_ros.ros.messages import CommandSender, LATCHED, RELIABLE, SENSOR, TELEMETRY, Telemetry
+from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, STEADY
+from metactl_ros.ros.subscriptions import StateReceiver, subscribe, take
+from metactl_ros.ros.supervisor import Supervisor
+from metactl_ros.runtime.control_io import Command, Inbox
+from metactl_ros.runtime.control_thread import ControlThread
+from metactl_ros.runtime.controller import LiveController, Requests
+from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
+from metactl_ros.runtime.operator_desk import Answer, OperatorDesk
+from metactl_ros.runtime.process_link import Answerer, Fields
+from metactl_ros.runtime.reference_source import source_of
+from metactl_ros.runtime.state_intake import StateIntake
+from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
+from metactl_ros.signals import NANOSECONDS_PER_SECOND, period_ns_of, Policy
+
+COMMANDS = (
+    (JointState, 'joint_commands'),
+    (Float64MultiArray, 'forward_effort_controller/commands'),
+)
+LAST_ANSWER_S = 1.0
+"""How long a request that is being answered when the end comes is waited for."""
+REFUSED = 2
+"""Exit code of a front that could not start; it has logged why."""
+
+
+class ControlNode(Node):
+    """Drives the arm as its front is asked to."""
+
+    def __init__(self, front: FrontProcess) -> None:
+        hello = front.hello()
+        self._name, self._topics = hello['name'], hello['topics']
+        super().__init__(
+            f'{self._name}_loop',
+            namespace=hello['namespace'],
+            use_global_arguments=False,  # they name the front, and have named its topics
+            start_parameter_services=False,
+            parameter_overrides=[Parameter('start_type_description_service', value=False)],
+        )
+        self._front, self._front_code = front, 0
+        self._is_ending = False
+        self._thread: ControlThread | None = None
+        self._receiver: StateReceiver | None = None
+        self._owned: list[tuple[Callable[[Any], Any], Any]] = []
+        self._lifecycle = 'unconfigured'
+        self.last_error = ''
+        topics = [self._topics[topic] for _, topic in COMMANDS]
+        self._supervisor = Supervisor(self, self._topics['joint_states'], topics)
+        self._supervisor.start()
+        self._diagnostics = self.create_publisher(
+            DiagnosticArray, self._topics['/diagnostics'], RELIABLE
+        )
+        self.create_timer(1.0, self._diagnose, clock=STEADY)
+        self._answers = Answerer(front.link, self._answer, self._on_front_gone)
+        self._requested: dict[str, Callable[..., None]] = {
+            'configure': self._configure,
+            'activate': self._activate,
+            'deactivate': self._deactivate,
+            'cleanup': self._cleanup,
+            'set_payload': self._set_payload,
+            'follow': self._follow,
+            'note_error': self._note_error,
+        }
+
+    @property
+    def exit_code(self) -> int:
+        """Of the process: 1 if control ended by an error, 2 if it could not begin."""
+        threads = (self._thread, self._receiver, self._supervisor)
+        if any(t is not None and t.error for t in threads):
+            return 1
+        return self._front_code
+
+    def log_error(self, text: str) -> None:
+        """Put an error into the log and into the diagnostics."""
+        self.last_error = text
+        self.get_logger().error(text)
+
+    def start(self) -> bool:
+        """Answer the front, which configures and activates if `autostart` is set."""
+        self._answers.start()
+        return True
+
+    def stop_control(self) -> None:
+        """End: stop the control thread with a safe last command, and let the front go."""
+        self._is_ending = True
+        self._front.link.close()
+        self._stop_driving()
+        if self._answers.is_alive():
+            self._answers.join(LAST_ANSWER_S)
+
+    def destroy_node(self) -> None:
+        """Take everything back."""
+        self._supervisor.stop()
+        super().destroy_node()
+
+    def _on_front_gone(self) -> None:
+        if not self._is_ending:
+            code = self._front.wait()
+            if code != REFUSED or self._thread is not None:
+                self.log_error(f'the front, which answers the network, ended with code {code}.')
+                code = 1
+            self._front_code = code
+
+    def _answer(self, what: str, fields: Fields, data: bytes) -> Fields:
+        """Do what the front asks for, and return what became of it; the front logs errors."""
+        if what in ('enable', 'reset_fault', 'clear_context'):
+            answer: Answer = getattr(self._desk, what)(**fields)
+            return answer._asdict()
+        if data:
+            fields['data'] = data
+        self._requested[what](**fields)
+        return {}
+
+    def _note_error(self, text: str) -> None:
+        self.last_error = text
+
+    def _configure(self, values: dict[str, Any], *, uses_sim_time: bool) -> None:
+        """Load arm, controller and policy, and create all topics."""
+        self._give_back()  # of a configuration that failed half-way
+        self.last_error = ''
+        arm = load_arm(_path(values['arm_file']))
+        parameters.require_sound(values, len(arm.joint_names))
+        controller = load_file(
+            ControllerSettings, _path(values['controller_file']), 'controller.yaml'
+        )
+        policy, controller = self._choose(values, arm, controller)
+        self._joints = tuple(values['joint_prefix'] + name for name in arm.joint_names)
+        self._arm = replace(arm, joint_names=self._joints)
+        self._period_ns = period_ns_of(controller.law.rate_hz)
+        self._uses_sim_time = uses_sim_time
+        self._values, self._settings = values, controller
+        self._reference = source_of(values, self._joints, motion_limits(self._arm))
+        self._requests = Requests(payload_kg=float(values['payload_kg']))
+        self._controller = LiveController(
+            self._arm,
+            controller,
+            policy,
+            self._reference,
+            self._requests,
+            _nanoseconds(values['inference_budget_s']),
+        )
+        self._desk = OperatorDesk(self._controller, self._arm, self._is_driving)
+        self._connect(controller)
+        self._lifecycle = 'inactive'
+        self.get_logger().info(f'configured: {self._facts}')
+
+    def _choose(
+        self, values: dict[str, Any], arm: Arm, robot: ControllerSettings
+    ) -> tuple[Policy | None, ControllerSettings]:
+        """Return the policy and its settings, and remember what is published of them."""
+        name, file = values['controller'], _path(values['classical_file'])
+        self._facts: dict[str, object] = {'controller': name}
+        self._recorded: dict[str, str] = {}
+        if name == 'policy':
+            path = policy_file(values['policy']) if values['policy'] else shipped_policy()
+            bundle = load_learned(path, arm, robot, sha256=values['policy_sha256'])
+            self._facts |= {'bundle': path.name, 'bundle sha256': bundle.sha256}
+            if bundle.controller.estimator is not None:
+                recorded = RecordedController.of(bundle.controller, None)
+                self._recorded[SETTINGS] = recorded.to_json()
+            return bundle.policy, bundle.controller
+        controller, policy = load_classical(name, robot, file, float(values['payload_kg']))
+        if policy is not None:
+            self._facts |= {} if file is None else {'classical file': file.name}
+            recorded = RecordedController.of(controller, policy.action)
+            self._recorded[SETTINGS] = recorded.to_json()
+        return policy, controller
+
+    def _connect(self, controller: ControllerSettings) -> None:
+        """Create topics, but for those of commands."""
+        names = [
+            f'{name}.{joint}'
+            for name, _ in controller.gain_box.named_ends()
+            for joint in self._joints
+        ]
+        self._bundle = self._publisher(String, '~/bundle', LATCHED)
+        # What a bag needs to be understood.
+        facts = {**self._facts, **self._recorded, 'parameters': self._values}
+        self._bundle.publish(String(data=json.dumps(facts, default=list)))
+        clock = None if self._uses_sim_time else self._wall_ns
+        self._sender = CommandSender(self._joints, clock, self.get_logger().error)
+        self._telemetry = Telemetry(
+            lambda kind, topic: self._publisher(kind, topic, TELEMETRY),
+            self._joints,
+            names,
+            has_estimate=controller.estimator is not None,
+        )
+        self._states = subscribe(self, JointState, self._topics['joint_states'], SENSOR)
+        self._owned.append((self.destroy_subscription, self._states))
+
+    def _publisher(self, kind: Any, topic: str, quality: Any) -> Any:
+        publisher = self.create_publisher(kind, self._topics[topic], quality)
+        self._owned.append((self.destroy_publisher, publisher))
+        return publisher
+
+    def _activate(self) -> None:
+        """Start the control thread."""
+        values, modes = self._values, self._settings.modes
+        timing = Timing(
+            period_ns=self._period_ns,
+            ticks_on_states=self._uses_sim_time,
+            state_timeout_ns=_nanoseconds(values['state_timeout_s']),
+            state_lead_ns=_nanoseconds(values['state_lead_s']),
+            fade_ns=_nanoseconds(modes.blind_ramp_s),
+            # None in simulated time, which would only starve the recorder.
+            priority=0 if self._uses_sim_time else values['realtime_priority'],
+            patience_ns=max(PATIENCE_NS, 6 * _nanoseconds(values['inference_budget_s'])),
+        )
+        self._take_over()
+        inbox = Inbox()
+        thread = ControlThread(
+            self._controller,
+            inbox,
+            timing,
+            self._arm.limits,
+            self._sender.send,
+            self._publish_tick,
+        )
+        self._intake = StateIntake(
+            self._arm, timing, self._supervisor.watch, inbox, thread.exchange, self._complain
+        )
+        below = max(timing.priority - 1, 0)
+        self._receiver = StateReceiver(self._states, self.context, self._intake.receive, below)
+        self._supervisor.begin(thread.exchange, self._joints, commands=not values['shadow'])
+        self._thread = thread
+        if not self._is_ending:  # from here on the end of the node stops the thread
+            thread.start()
+            self._receiver.start()
+        self._lifecycle = 'active'
+
+    def _take_over(self) -> None:
+        """Create the publishers of commands, unless another node has any."""
+        has_publishers, commands = self._sender.stamped is not None, not self._values['shadow']
+        self._supervisor.require_alone(
+            lambda: take(self._states), has_publishers=has_publishers, commands=commands
+        )
+        if commands and not has_publishers:
+            self._sender.stamped, self._sender.forward = (
+                self._publisher(kind, topic, RELIABLE) for kind, topic in COMMANDS
+            )
+            self._sender.stop_request = self._publisher(Bool, 'stop_request', LATCHED)
+
+    def _deactivate(self, lifecycle: str) -> None:
+        """Stop the control thread: the torque fades, the last command is zero."""
+        self._stop_driving()
+        self._lifecycle = lifecycle
+
+    def _cleanup(self) -> None:
+        """Take back what configure created, so that it may be done again, and differently."""
+        self._give_back()
+        self._lifecycle = 'unconfigured'
+
+    def _give_back(self) -> None:
+        while self._owned:
+            destroy, entity = self._owned.pop()
+            destroy(entity)
+        self._thread = self._receiver = None
+
+    def _stop_driving(self) -> None:
+        self._supervisor.modes.is_ending = True
+        for thread in (self._thread, self._receiver):
+            if thread is not None:
+                thread.stop()
+        self._supervisor.end()
+        for one in (self._thread, self._receiver, self._supervisor):
+            if one is not None and one.error:
+                self.log_error(f'{one.name} ended by an error:\n{one.error}')
+
+    def _is_driving(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _wall_ns(self) -> int:
+        return int(self.get_clock().now().nanoseconds)
+
+    def _publish_tick(self, command: Command) -> None:
+        """Publish what a command was made from."""
+        if command.tick is not None:
+            self._supervisor.modes.note(
+                command.tick, time.monotonic_ns(), is_enabled=self._requests.is_enabled
+            )
+            self._telemetry.publish(
+                command.stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
+            )
+
+    def _set_payload(self, payload_kg: float) -> None:
+        self._requests.payload_kg = payload_kg
+
+    def _follow(self, data: bytes, ros_now_ns: int) -> None:
+        self._controller.follow(data, ros_now_ns)
+
+    def _complain(self, text: str) -> None:
+        """Say what is wrong with a message, at most once a second."""
+        self.get_logger().error(text, **ONCE_PER_SECOND)
+
+    def _diagnose(self) -> None:
+        name, stamp_ns = self._name, self._wall_ns()
+        if self._thread is None or not (self._thread.is_alive() or self._thread.error):
+            self._diagnostics.publish(
+                idle_report(name, stamp_ns, self._lifecycle, self.last_error)
+            )
+            return
+        facts = {**self._facts, 'last error': self.last_error}
+        modes, watch = self._supervisor.modes, self._supervisor.watch
+        checks = (self._thread, self._controller, self._intake.counts, facts, modes, watch)
+        array = report(name, stamp_ns, *checks)
+        latency = self._intake.latency.finding()
+        level = DiagnosticStatus.OK if latency.is_good else DiagnosticStatus.WARN
+        array.status.append(status(f'{name}: state latency', level, latency.text, latency.values))
+        self._diagnostics.publish(array)
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * NANOSECONDS_PER_SECOND)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

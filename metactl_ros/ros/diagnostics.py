@@ -70,7 +70,7 @@ def report(
             'shield reason': tick.step.decision.reason,
             'shield activation': controller.num_moved / max(controller.num_ticks, 1),
             'policy errors': controller.num_policy_errors,
-            'failed output checks': thread.num_checks_failed,
+            'failed output checks': thread.output.num_checks_failed,
         }
     if thread.error:
         level, text = DiagnosticStatus.ERROR, thread.error
@@ -106,7 +106,7 @@ def timing_values(thread: ControlThread, controller: LiveController) -> dict[str
         'stale ticks': controller.num_stale,
         'late ticks': deadlines.num_late,
         'missed deadlines': deadlines.num_missed,
-        'commands for ticks that hung': thread.num_stand_ins,
+        'commands for ticks that hung': thread.output.num_stand_ins,
         'is realtime': thread.is_realtime,
         **{f'lateness {name} ms': value for name, value in late.items()},
         **{

@@ -22,7 +22,6 @@ import sys
 import time
 from typing import Any
 
-from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from std_msgs.msg import Float64
 from std_srvs.srv import SetBool, Trigger
@@ -31,12 +30,12 @@ from trajectory_msgs.msg import JointTrajectory
 from metactl_ros.errors import MetactlError
 from metactl_ros.ros import parameters
 from metactl_ros.ros.messages import RELIABLE
-from metactl_ros.ros.spin import run_node
+from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node
 from metactl_ros.runtime.joint_samples import MessageError
 from metactl_ros.runtime.process_link import Allowance, Asker, Fields, Link, LinkError, Packet
 from metactl_ros.runtime.trajectory import unpack
+from metactl_ros.settings import require_files
 
-STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 TOPICS = (
     'joint_states',
     'joint_commands',
@@ -63,17 +62,17 @@ Transition = Callable[['ControllerNode', LifecycleState], None]
 
 
 def reported(transition: Transition) -> Callable[..., TransitionCallbackReturn]:
-    """Say why a transition failed: rclpy swallows exceptions without a word."""
+    """Say why a transition failed: rclpy swallows exceptions silently."""
 
     @functools.wraps(transition)
     def wrapped(node: 'ControllerNode', state: LifecycleState) -> TransitionCallbackReturn:
         try:
             transition(node, state)
         except MetactlError as error:
-            node.say_error(str(error))
+            node.log_error(str(error))
             return TransitionCallbackReturn.FAILURE
         except Exception as error:
-            node.say_error(f'{transition.__name__}: {error!r}')
+            node.log_error(f'{transition.__name__}: {error!r}')
             return TransitionCallbackReturn.FAILURE
         return TransitionCallbackReturn.SUCCESS
 
@@ -86,7 +85,7 @@ class ControllerNode(LifecycleNode):
     def __init__(self, link: Link, **options: Any) -> None:
         super().__init__('controller', **options)
         parameters.declare(self, parameters.CONTROLLER, 'controller_node.yaml')
-        parameters.require_files(self)
+        require_files(self._values())
         self._owned: list[tuple[Callable[[Any], Any], Any]] = []
         self.exit_code = 0
         self._points = Allowance(POINTS_AT_ONCE, POINTS_PER_S)
@@ -97,14 +96,14 @@ class ControllerNode(LifecycleNode):
         self._asker = Asker(link, on_gone=lambda: os.kill(os.getpid(), signal.SIGTERM))
         self._asker.start()
 
-    def say_error(self, text: str) -> None:
+    def log_error(self, text: str) -> None:
         """Put an error into the log and into the diagnostics."""
         self.get_logger().error(text)
         with suppress(LinkError):  # the process that would publish it is gone
             self._ask('note_error', text=text[-MOST_TEXT:])
 
     def start(self) -> bool:
-        """Configure and activate if `autostart` says so; return whether that went well."""
+        """Configure and activate if `autostart` is set; return whether that went well."""
         if not self.get_parameter('autostart').value:
             return True
         good = TransitionCallbackReturn.SUCCESS
@@ -120,7 +119,7 @@ class ControllerNode(LifecycleNode):
     def on_configure(self, _: LifecycleState) -> None:
         """Have arm, controller and policy loaded, and create all services."""
         self._release()  # what is left of one that failed half-way
-        values = {name: self.get_parameter(name).value for name in parameters.CONTROLLER}
+        values = self._values()
         uses_sim_time = self.get_parameter('use_sim_time').value
         self._ask('configure', LOAD_WITHIN_S, values=values, uses_sim_time=uses_sim_time)
         wanted: list[tuple[Any, str, Callable[..., None], bool]]
@@ -131,12 +130,14 @@ class ControllerNode(LifecycleNode):
         for kind, topic, callback, is_raw in wanted:
             made = self.create_subscription(kind, topic, callback, RELIABLE, raw=is_raw)
             self._owned.append((self.destroy_subscription, made))
-        for kind, name, answer in (
-            (SetBool, '~/enable', self._on_enable),
-            (Trigger, '~/reset_fault', self._on_reset_fault),
-            (Trigger, '~/clear_context', self._on_clear_context),
+        for kind, name, fields_of in (
+            (SetBool, 'enable', lambda request: {'is_wanted': request.data}),
+            (Trigger, 'reset_fault', lambda _: {}),
+            (Trigger, 'clear_context', lambda _: {}),
         ):
-            self._owned.append((self.destroy_service, self.create_service(kind, name, answer)))
+            answer = functools.partial(self._on_request, name, fields_of)
+            made = self.create_service(kind, f'~/{name}', answer)
+            self._owned.append((self.destroy_service, made))
         self.add_on_set_parameters_callback(self._on_set)
         self._owned.append((self.remove_on_set_parameters_callback, self._on_set))
 
@@ -157,6 +158,9 @@ class ControllerNode(LifecycleNode):
         """Take back what configure created, so that it may be done again, and differently."""
         self._release()
         self._ask('cleanup', CHANGE_WITHIN_S)
+
+    def _values(self) -> dict[str, Any]:
+        return {name: self.get_parameter(name).value for name in parameters.CONTROLLER}
 
     def _release(self) -> None:
         while self._owned:
@@ -188,7 +192,7 @@ class ControllerNode(LifecycleNode):
 
     def _complain(self, text: str) -> None:
         """Say what is wrong with a message, at most once a second."""
-        self.get_logger().error(text, throttle_duration_sec=1.0, throttle_time_source_type=STEADY)
+        self.get_logger().error(text, **ONCE_PER_SECOND)
 
     def _on_trajectory(self, data: bytes) -> None:
         now_ns = self.get_clock().now().nanoseconds
@@ -204,18 +208,11 @@ class ControllerNode(LifecycleNode):
         except (MessageError, LinkError) as error:
             self.get_logger().error(str(error), throttle_duration_sec=0.1)
 
-    def _on_enable(self, request: Any, response: Any) -> Any:
-        return self._answered(response, 'enable', is_wanted=request.data)
-
-    def _on_reset_fault(self, _: Any, response: Any) -> Any:
-        return self._answered(response, 'reset_fault')
-
-    def _on_clear_context(self, _: Any, response: Any) -> Any:
-        return self._answered(response, 'clear_context')
-
-    def _answered(self, response: Any, what: str, **fields: Any) -> Any:
+    def _on_request(
+        self, what: str, fields_of: Callable[[Any], Fields], request: Any, response: Any
+    ) -> Any:
         try:
-            answer = self._ask(what, **fields)
+            answer = self._ask(what, **fields_of(request))
             response.success, response.message = answer['success'], answer['message']
         except LinkError as error:
             response.success, response.message = False, str(error)

@@ -12,8 +12,7 @@ import numpy as np
 from metactl_ros.baselines import CLASSICAL
 from metactl_ros.errors import ConfigError
 from metactl_ros.options import ControllerOptions, options_of, PlantOptions
-from metactl_ros.plants import PlantName
-from metactl_ros.settings import policy_file, require_file, share_directory
+from metactl_ros.settings import PlantName, share_directory
 from metactl_ros.sim.faults import KINDS
 from metactl_ros.strict_yaml import read_yaml
 
@@ -117,21 +116,6 @@ def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
             raise ConfigError(f'parameter {name}: unknown; did you mean {near[0]!r}?')
 
 
-def require_files(node: Any) -> None:
-    """Refuse the name of a file that does not exist, before anything relies on it.
-
-    Raises:
-        ConfigError: With the name of the parameter.
-    """
-    for name in ('arm_file', 'controller_file', 'classical_file'):
-        path = node.get_parameter(name).value
-        if path:
-            require_file(name, path)
-    policy = node.get_parameter('policy').value
-    if policy:
-        policy_file(policy)
-
-
 def require_sound(values: Mapping[str, Any], num_joints: int) -> None:
     """Refuse values of the controller's parameters, by name, that no range can express.
 
@@ -146,7 +130,7 @@ def require_sound(values: Mapping[str, Any], num_joints: int) -> None:
             raise ConfigError(f'{name}: expected one of {choices}, found {values[name]!r}.')
     if not SHA256.fullmatch(values['policy_sha256']):
         raise ConfigError(
-            'policy_sha256: expected 64 hexadecimal digits, as metactl inspect tells them, or '
+            'policy_sha256: expected 64 hexadecimal digits, as metactl inspect prints them, or '
             f'nothing, found {values["policy_sha256"]!r}.'
         )
     for name, value in values.items():

@@ -6,11 +6,12 @@
 
 In real time, the state of deadline k bears the stamp start + k periods exactly and is published at
 that deadline; of one that is missed there is no state. In lockstep, state k waits for the
-command with its own stamp; the first is 1 s, and /clock says the same. See `simulated_robot.py`.
-While `stop_request` says true the robot brakes, whatever is commanded.
+command with its own stamp; the first is 1 s, and /clock has the same time. See
+`simulated_robot.py`. While `stop_request` is true the robot brakes, whatever is commanded.
 
-Faults come from a file (parameter `faults`) and from the services ~/fault/KIND; ~/faults says
-which are on. They decide what becomes of a reading and of the period after it. ~/truth stays true.
+Faults come from a file (parameter `faults`) and from the services ~/fault/KIND; ~/faults names
+those that are on. They decide what becomes of a reading and of the period after it; ~/truth stays
+true.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,6 @@ from typing import Any, get_args
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 import numpy as np
-from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
@@ -36,15 +36,14 @@ from std_msgs.msg import Bool
 from std_srvs.srv import SetBool, Trigger
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.plants import PlantName
 from metactl_ros.ros import parameters
 from metactl_ros.ros.diagnostics import status
 from metactl_ros.ros.messages import joint_state, LATCHED, RELIABLE, TELEMETRY
 from metactl_ros.ros.simulated_robot import FreeRunningRobot, LockstepRobot, Reading
-from metactl_ros.ros.spin import run_node
+from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, STEADY
 from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
 from metactl_ros.runtime.joint_samples import set_stamp
-from metactl_ros.settings import faults_file, load_faults, load_settings
+from metactl_ros.settings import faults_file, load_faults, load_settings, PlantName
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
 from metactl_ros.sim.faults import burden_of, Fault, FaultSchedule, KINDS
@@ -54,9 +53,6 @@ from metactl_ros.sim.task import draw_evaluation
 STATES = QoSProfile(depth=5)  # reliable
 FIRST_STAMP_NS = NANOSECONDS_PER_SECOND  # in lockstep; zero would mean: no stamp
 REPEAT_S = 0.1  # an unanswered state is published again
-# A timer on any other clock stops when the wall clock is set back (rclpy#1490).
-STEADY = Clock(clock_type=ClockType.STEADY_TIME)
-ONCE_PER_SECOND = {'throttle_duration_sec': 1.0, 'throttle_time_source_type': STEADY}
 
 
 class PlantNode(Node):
@@ -87,7 +83,7 @@ class PlantNode(Node):
         self._is_ending = self._is_realtime = False
         self._was_braking: bool | None = None
         self._line = FaultLine(self._robot.period_ns, self._value('seed'))
-        self._faults: tuple[Fault, ...] | None = None  # on, as said last
+        self._faults: tuple[Fault, ...] | None = None  # on, as published last
         self._states = self.create_publisher(JointState, 'joint_states', STATES)
         self._truths = self.create_publisher(JointState, '~/truth', STATES)
         self._brakings = self.create_publisher(Bool, '~/braking', LATCHED)
@@ -101,7 +97,7 @@ class PlantNode(Node):
         self.create_timer(1.0, self._report, clock=STEADY)
         self.add_post_set_parameters_callback(self._on_set)
 
-    def say_error(self, text: str) -> None:
+    def log_error(self, text: str) -> None:
         """Say why the process ends."""
         self.exit_code = 1
         self.get_logger().fatal(text)
@@ -156,7 +152,7 @@ class PlantNode(Node):
                     reading = robot.step(now_ns, late_ns // robot.period_ns)
                 self._publish(reading)
         except Exception:
-            self.say_error(f'the simulation failed: {traceback.format_exc()}')
+            self.log_error(f'the simulation failed: {traceback.format_exc()}')
             self._brakings.publish(Bool(data=True))
             self._brakings.wait_for_all_acked(Duration(seconds=0.2))  # it is the last word
 
@@ -166,25 +162,25 @@ class PlantNode(Node):
             clock = ClockMessage()
             set_stamp(clock.clock, stamp_ns)
             self._clocks.publish(clock)
-        faults = self._suffer(reading)
+        faults = self._apply_faults(reading)
         measured = self._line.apply(
             StateMessage(stamp_ns, names, reading.measured, reading.effort_nm), faults
         )
         truth = StateMessage(stamp_ns, names, reading.truth, reading.memory_nm)
         sent = [*((self._states, one) for one in measured), (self._truths, truth)]
-        for publisher, said in sent:
-            state = said.state
+        for publisher, message in sent:
+            state = message.state
             fields = {
                 'position': state.q_rad,
                 'velocity': state.qd_radps,
-                'effort': said.effort_nm,
+                'effort': message.effort_nm,
             }
-            publisher.publish(joint_state(said.stamp_ns, said.names, **fields))
+            publisher.publish(joint_state(message.stamp_ns, message.names, **fields))
         if reading.is_braking != self._was_braking:
             self._was_braking = reading.is_braking
             self._brakings.publish(Bool(data=reading.is_braking))
 
-    def _suffer(self, reading: Reading) -> tuple[Fault, ...]:
+    def _apply_faults(self, reading: Reading) -> tuple[Fault, ...]:
         """Return the faults that are on, after they were published and applied to the plant."""
         with self._lock:
             faults, was_on = self._schedule.active(reading.driven_ns), bool(self._faults)

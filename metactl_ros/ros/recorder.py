@@ -53,7 +53,7 @@ EVENTS_S = 0.05
 """How often everything else is looked after, and how long it must be quiet at the end."""
 DRAIN_S = 1.0
 """How long at most messages are still fetched after a signal."""
-TELL_S = 0.5
+SHOW_S = 0.5
 """How often a terminal shows how far the recording is."""
 
 
@@ -125,7 +125,7 @@ def record(node: Any, signals: list[int], duration_s: float = math.inf) -> int:
     sys.stderr.write(f'recording to {folder}\n')
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    told_s = looked_s = 0.0
+    shown_s = looked_s = 0.0
     begin_s = time.monotonic()
     while not signals and recording.failure is None and time.monotonic() < begin_s + duration_s:
         fetch()
@@ -135,12 +135,12 @@ def record(node: Any, signals: list[int], duration_s: float = math.inf) -> int:
             executor.spin_once(timeout_sec=0.0)
             for tap in taps:
                 tap.follow_offers()
-        if passed_s > told_s + TELL_S and sys.stderr.isatty():
-            told_s = passed_s
+        if passed_s > shown_s + SHOW_S and sys.stderr.isatty():
+            shown_s = passed_s
             count = sum(recording.counts.values())
             sys.stderr.write(f'\r{passed_s:.0f} s, {count} messages on the disk\x1b[K')
         time.sleep(POLL_S)
-    if told_s:
+    if shown_s:
         sys.stderr.write('\n')
     end_s, quiet_s = time.monotonic() + DRAIN_S, time.monotonic() + EVENTS_S
     while recording.failure is None and time.monotonic() < min(end_s, quiet_s):
@@ -189,7 +189,7 @@ class Tap:
     """A subscription from which the messages of a topic are fetched, as bytes.
 
     It asks for reliable delivery, so that nothing is lost. A publisher that offers less would not
-    be heard at all: where there is one, less is asked for from then on.
+    be received at all: where there is one, less is asked for from then on.
     """
 
     def __init__(self, node: Any, topic: BagTopic) -> None:

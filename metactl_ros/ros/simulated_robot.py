@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metactl_ros.dynamics.two_link import Arm
-from metactl_ros.plants import make_plant, PlantName
 from metactl_ros.runtime.joint_samples import MessageError, read_effort
-from metactl_ros.settings import Settings
+from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 from metactl_ros.sim.faults import Burden
 from metactl_ros.sim.ground_truth import Witness
@@ -125,17 +124,17 @@ class SimulatedRobot:
         effort = brake_effort(self.arm, self._damping_nmsprad, payload_kg, truth)
         return self._advance(effort, is_braking=True)
 
-    def _advance(self, effort_nm: Array, is_braking: bool) -> Reading:
+    def _advance(self, effort_nm: Array, *, is_braking: bool) -> Reading:
         self.counts.steps += 1
         self._driven_ns += self.period_ns
         self._drive_nm = effort_nm
-        return self._read(self._plant.step(effort_nm), is_braking)
+        return self._read(self._plant.step(effort_nm), is_braking=is_braking)
 
-    def _hear_command(self) -> None:
+    def _release_stop(self) -> None:
         """Let go of a brake that a request had set, if it was taken back since."""
         self._is_stopped = self._is_stop_asked
 
-    def _read(self, measured: ArmState, is_braking: bool) -> Reading:
+    def _read(self, measured: ArmState, *, is_braking: bool) -> Reading:
         self._stamp_ns += self.period_ns
         seen = self._witness
         facts = (measured, seen.truth, seen.memory_nm, seen.delivered_nm)
@@ -179,7 +178,7 @@ class FreeRunningRobot(SimulatedRobot):
         except MessageError as error:
             return self._refuse(error)
         self._command_nm, self._received_ns, self._is_new = effort, now_ns, True
-        self._hear_command()
+        self._release_stop()
         return True
 
     def restart(self, start: PlantStart) -> None:
@@ -219,7 +218,7 @@ class LockstepRobot(SimulatedRobot):
         if stamp_ns != self.reading.stamp_ns:
             wanted = f'the stamp {self.reading.stamp_ns} ns of the joint state it answers'
             return self._refuse(f'command: expected {wanted}, found {stamp_ns} ns.')
-        self._hear_command()
+        self._release_stop()
         self._obey(effort)
         return True
 

@@ -14,8 +14,9 @@ callbacks of a node's services into others that answer a refusal with its reason
 where that has room for one, and in the log. Requests for very many parameters are refused unread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import gc
+import os
 import signal
 import sys
 import threading
@@ -28,13 +29,17 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.msg import SetParametersResult
 from rcl_interfaces.srv import SetParameters
 import rclpy
+from rclpy.clock import Clock, ClockType
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 
 from metactl_ros.config import shown
-from metactl_ros.errors import legible, MetactlError
-from metactl_ros.ros.loopback import require_secure_or_local
+from metactl_ros.errors import ConfigError, legible, MetactlError
 
+STEADY = Clock(clock_type=ClockType.STEADY_TIME)
+"""For timers and throttled logs: on any other clock they stop when the wall clock is set back
+(rclpy#1490)."""
+ONCE_PER_SECOND = {'throttle_duration_sec': 1.0, 'throttle_time_source_type': STEADY}
 POLL_S = 0.05
 """How soon a signal is noticed."""
 LAST_CALLBACK_S = 0.1, 1.0
@@ -47,9 +52,9 @@ class Spinner(threading.Thread):
     What a callback raises is logged and does not end it: no message may stop an arm.
     """
 
-    def __init__(self, executor: Any, say_error: Callable[[str], None]) -> None:
+    def __init__(self, executor: Any, log_error: Callable[[str], None]) -> None:
         super().__init__(name='executor', daemon=True)
-        self._executor, self._say_error = executor, say_error
+        self._executor, self._log_error = executor, log_error
         self._must_stop = False
         self.error: Exception | None = None
         """Why it ended, if it was not asked to."""
@@ -62,7 +67,7 @@ class Spinner(threading.Thread):
                 callback()
                 error = callback.exception()
                 if error is not None:
-                    self._say_error(f'a callback failed: {"".join(format_exception(error))}')
+                    self._log_error(f'a callback failed: {"".join(format_exception(error))}')
         except Exception as error:
             self.error = error
 
@@ -76,11 +81,32 @@ class Spinner(threading.Thread):
         self._must_stop = True
 
 
+def require_secure_or_local(environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse to start unsecured where security was asked for.
+
+    With any strategy but Enforce, a node that cannot be secured comes up in the open all the same,
+    and ROS takes every value of ROS_SECURITY_ENABLE but `true` for no.
+
+    Raises:
+        ConfigError: Unless security is off, or on and enforced.
+    """
+    wanted = environment.get('ROS_SECURITY_ENABLE', '')
+    if wanted.lower() in ('', '0', 'false'):
+        return
+    strategy = environment.get('ROS_SECURITY_STRATEGY', '')
+    if (wanted, strategy) != ('true', 'Enforce'):
+        raise ConfigError(
+            'security: expected ROS_SECURITY_ENABLE=true with ROS_SECURITY_STRATEGY=Enforce, '
+            f'found {wanted!r} with {strategy!r}, which may run without any; set both, or unset '
+            'them and keep to this machine with loopback_environment.'
+        )
+
+
 def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
     """Make a node, start it, spin until asked to end, and return its exit code.
 
     A node has `start() -> bool`, `stop_control()`, `exit_code`, which ends the run if it is not
-    zero, and `say_error(text)`, which is given what its callbacks raise.
+    zero, and `log_error(text)`, which is given what its callbacks raise.
     """
     must_end = False
 
@@ -104,7 +130,7 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
         answer_always(node)
         executor.add_node(node)
         if node.start():
-            spinner = Spinner(executor, node.say_error)
+            spinner = Spinner(executor, node.log_error)
             spinner.start()
             while not must_end and not node.exit_code and spinner.is_alive():
                 spinner.join(POLL_S)
@@ -175,7 +201,7 @@ class _RefusalLog:
         if self._count < MOST_LOGGED:
             self._say(text)
         elif self._count == MOST_LOGGED:
-            self._say(f'{text} Others that come within this second are not told.')
+            self._say(f'{text} Others that come within this second are not logged.')
 
 
 def _answered(

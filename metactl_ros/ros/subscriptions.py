@@ -55,6 +55,7 @@ def subscribe(
     topic: str,
     quality: QoSProfile,
     events: SubscriptionEventCallbacks = NO_EVENTS,
+    *,
     raw: bool = False,
 ) -> Any:
     """Return a subscription from which messages are to be taken, raw as bytes."""

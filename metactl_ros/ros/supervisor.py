@@ -18,7 +18,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from metactl_ros.control.modes import Cause
 from metactl_ros.errors import MetactlError
 from metactl_ros.ros.diagnostics import LEVELS
-from metactl_ros.runtime.control_thread import ControlThread
+from metactl_ros.runtime.control_io import Exchange
 from metactl_ros.runtime.mode_report import Change, ENDS, ModeLog
 from metactl_ros.runtime.sources import NAME_UNKNOWN, names_of, Publisher, SourceWatch
 
@@ -32,7 +32,7 @@ FORGOTTEN = 'one that was killed stays listed for up to 20 s'
 
 
 class SourceError(MetactlError, RuntimeError):
-    """Another speaks for the arm, or to it."""
+    """Another node publishes joint states, or commands, of the arm."""
 
 
 class Supervisor(threading.Thread):
@@ -46,7 +46,7 @@ class Supervisor(threading.Thread):
         self._began_s = time.monotonic()
         self._must_stop = threading.Event()
         self._looking = threading.Lock()
-        self._control: ControlThread | None = None
+        self._exchange: Exchange | None = None
         self._commands = False
         self._logged: tuple[str, ...] = ()
         self.watch = SourceWatch(self._states_topic)
@@ -67,8 +67,8 @@ class Supervisor(threading.Thread):
                 self.look()
         except Exception:
             self.error = traceback.format_exc()
-            if self._control is not None:
-                self._control.outer_error = Cause.INTERNAL_ERROR
+            if self._exchange is not None:
+                self._exchange.outer_error = Cause.INTERNAL_ERROR
 
     def require_alone(
         self, take: Callable[[], Any], *, has_publishers: bool, commands: bool
@@ -97,18 +97,18 @@ class Supervisor(threading.Thread):
         if self.watch.findings:
             raise SourceError(f'{self.watch.findings[0]} ({FORGOTTEN}.)')
 
-    def begin(self, control: ControlThread, joint_names: Sequence[str], *, commands: bool) -> None:
+    def begin(self, exchange: Exchange, joint_names: Sequence[str], *, commands: bool) -> None:
         """Watch over a thread that is going to drive, by commands or only in shadow."""
         with self._looking:
             self.watch.forget_messages()
             self.modes = ModeLog(joint_names)
-            self._commands, self._control, self._logged = commands, control, ()
+            self._commands, self._exchange, self._logged = commands, exchange, ()
 
     def end(self) -> None:
         """Log what is left, and watch over no thread any more."""
         with self._looking:
             self._log_changes()
-            self._control, self._commands = None, False
+            self._exchange, self._commands = None, False
 
     def look(self) -> None:
         """Look who publishes, and log what is new."""
@@ -117,10 +117,10 @@ class Supervisor(threading.Thread):
             topics = self._command_topics if self._commands else ()
             foreign = {topic: self._listed(topic, own=True) for topic in topics}
             self.watch.look(self._listed(self._states_topic), foreign, now_ns)
-            if self._control is None:
+            if self._exchange is None:
                 return
             is_bad = bool(self.watch.findings)
-            self._control.outer_error = Cause.SECOND_SOURCE if is_bad else Cause.NONE
+            self._exchange.outer_error = Cause.SECOND_SOURCE if is_bad else Cause.NONE
             self._log_findings()
             self._log_changes()
 
@@ -164,7 +164,7 @@ class Supervisor(threading.Thread):
     def _log_changes(self) -> None:
         changes, num_lost = self.modes.take()
         if num_lost:
-            self._logger.error(f'{num_lost} changes of the mode came too fast to be told.')
+            self._logger.error(f'{num_lost} changes of the mode came too fast to be logged.')
         for change in changes:
             self._log_change(change)
 

@@ -253,6 +253,32 @@ class Controller:
         return self.last is not None and self.last.mode >= Mode.BLIND
 
 
+class LoopClock:
+    """The time of the loop: it begins as that of the states, and from there on never goes back."""
+
+    def __init__(self, begin_ns: int) -> None:
+        self._now_ns = begin_ns
+        self._stood_ns = 0
+        self._origin_ns: int | None = None
+
+    def loop_ns(self, now_ns: int, steady_ns: int | None) -> int:
+        """Return the time of the loop, ns.
+
+        Args:
+            now_ns: Now, on the timeline of the states.
+            steady_ns: Now, on the steady clock; None in simulated time.
+        """
+        if steady_ns is None:
+            # A simulator that pauses stands still while the steady clock runs. Later its stamps
+            # are behind, but the loop must not wait for them: to it, time only goes on.
+            self._stood_ns += max(self._now_ns - now_ns, 0)
+            self._now_ns = now_ns
+            return now_ns + self._stood_ns
+        if self._origin_ns is None:
+            self._origin_ns = steady_ns - now_ns
+        return steady_ns - self._origin_ns
+
+
 class LiveController(Controller):
     """A controller with a reference, an operator and clocks."""
 
@@ -278,17 +304,14 @@ class LiveController(Controller):
         super().__init__(arm, settings, policy, inference_budget_ns)
         self.reference, self.requests = reference, requests
         self._state: ArmState | None = None
-        self._now_ns = 0
-        self._stood_ns = 0
-        self._origin_ns: int | None = None
+        self._clock = LoopClock(0)
         self._payload_kg = requests.payload_kg
         self._was_held = False
 
     def begin(self, state: ArmState, effort_nm: Array | None) -> Array:
         """Begin at a state; return the effort, shape (n,), that the first command starts from."""
         self.reference.begin(state)
-        self._state = state
-        self._now_ns, self._stood_ns, self._origin_ns = state.stamp_ns, 0, None
+        self._state, self._clock = state, LoopClock(state.stamp_ns)
         return super().begin(state, effort_nm)
 
     def drive(
@@ -319,7 +342,7 @@ class LiveController(Controller):
         is_enabled = self.requests.is_enabled
         if self._was_let_go():
             states = states[-1:]
-        if (states or is_fresh) and self._was_left(is_enabled):
+        if (states or is_fresh) and self._was_left(is_enabled=is_enabled):
             self.reference.rejoin(states[-1] if states else self._state)
         # Asked once: a new trajectory is for the next tick.
         stamps_ns = [state.stamp_ns for state in states] or [now_ns]
@@ -378,7 +401,7 @@ class LiveController(Controller):
         return self.tick(
             TickInputs(
                 now_ns=now_ns,
-                loop_ns=self._loop_ns(now_ns, steady_ns),
+                loop_ns=self._clock.loop_ns(now_ns, steady_ns),
                 seen=seen,
                 state=self._state,
                 reference=reference,
@@ -387,19 +410,7 @@ class LiveController(Controller):
             )
         )
 
-    def _loop_ns(self, now_ns: int, steady_ns: int | None) -> int:
-        """Return what the time is to the loop."""
-        if steady_ns is None:
-            # A simulator that pauses stands still while the steady clock runs. Later its stamps
-            # are behind, but the loop must not wait for them: to it, time only goes on.
-            self._stood_ns += max(self._now_ns - now_ns, 0)
-            self._now_ns = now_ns
-            return now_ns + self._stood_ns
-        if self._origin_ns is None:
-            self._origin_ns = steady_ns - now_ns
-        return steady_ns - self._origin_ns
-
-    def _was_left(self, is_enabled: bool) -> bool:
+    def _was_left(self, *, is_enabled: bool) -> bool:
         """Return whether the reference has gone on while the arm did not follow it."""
         if self.last is None or self.last.mode < Mode.STOP:
             return False

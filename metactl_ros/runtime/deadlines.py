@@ -23,6 +23,7 @@ may compute, however long that takes.
 from collections.abc import Iterator
 from contextlib import contextmanager, ExitStack, suppress
 from dataclasses import dataclass
+from itertools import count
 import os
 from pathlib import Path
 import threading
@@ -41,7 +42,7 @@ BINS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Upper ends of the histogram of lateness, ms; one more bin holds the rest."""
 
 CORE_LATENCY = Path('/dev/cpu_dma_latency')
-"""Who holds it open decides how long the system may take to wake a core, by what was written."""
+"""A process that holds it open decides, by what it wrote, how long a core may take to wake."""
 PATIENCE_NS = 30_000_000
 """How long a tick may go on, counted by a `TickWatch`, before another thread sends in its place:
 that has the arm at most 50 ms after the tick began."""
@@ -64,7 +65,7 @@ class Timing:
 
 
 class Deadlines:
-    """Says when the next tick is due, and remembers how late each came."""
+    """When the next tick is due, and how late each came."""
 
     def __init__(self, period_ns: int, first_ns: int) -> None:
         self.period_ns = period_ns
@@ -134,14 +135,14 @@ def become_realtime(priority: int) -> bool:
 
 
 @contextmanager
-def awake_cores(are_wanted: bool) -> Iterator[None]:
+def awake_cores(*, is_wanted: bool) -> Iterator[None]:
     """Let no core sleep within the block, if that is wanted and permitted.
 
     A core that sleeps between two ticks takes time to wake, on a virtual machine many
     milliseconds at times; the price is the power of cores that never rest.
     """
     with ExitStack() as held:
-        if are_wanted:
+        if is_wanted:
             with suppress(OSError):
                 device = held.enter_context(CORE_LATENCY.open('r+b', buffering=0))
                 device.write(bytes(4))  # zero microseconds
@@ -152,6 +153,25 @@ RUNS = 'R'
 """State of a thread that has a core, or waits for one."""
 WEIGHT = 4
 """What processor time counts for, against time that passes."""
+
+
+class Rounds:
+    """Which round of ticks is under way: the control thread writes it, its watch reads it."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self.number = 0
+        """Zero while none is due."""
+        self.is_at_work = False
+        """Whether it is the thread's turn, and not that of the clock or of the robot."""
+
+    def begin(self, *, is_at_work: bool = False) -> None:
+        """Begin the next round."""
+        self.number, self.is_at_work = next(self._numbers), is_at_work
+
+    def end(self) -> None:
+        """End the round: none is due until the next begins."""
+        self.number, self.is_at_work = 0, False
 
 
 class TickWatch:

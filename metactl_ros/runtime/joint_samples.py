@@ -26,7 +26,7 @@ class MessageError(MetactlError, ValueError):
 
 
 class JointSample(NamedTuple):
-    """What a JointState says of the arm's joints, in the arm's order."""
+    """What a JointState holds of the arm's joints, in the arm's order."""
 
     stamp_ns: int
     q_rad: Array
@@ -62,14 +62,15 @@ def effort_doubt(
 ) -> str:
     """Return why the efforts of a sample cannot be right, nothing if they may be.
 
-    One joint beyond its limit is enough to doubt all: who reports currents does so for every one.
+    One joint beyond its limit is enough to reject all: a driver that reports currents does so for
+    every joint.
     """
     if sample.effort_nm is None:
         return ''
     for joint, effort, largest in zip(joint_names, sample.effort_nm, largest_nm, strict=True):
         if abs(effort) > EFFORT_MARGIN * largest:
             return (
-                f'joint {joint!r}: measured effort not believed, nor those of the others: '
+                f'joint {joint!r}: measured effort rejected, with those of the others: '
                 f'expected at most {EFFORT_MARGIN:g} times its limit of {largest:g} N m, found '
                 f'{effort:g}; publish N m. Control begins from the gravity torque of the model.'
             )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Says why the mode changed, and what to do about it.
+"""Why the mode changed, and what to do about it.
 
     log.note(tick, ...)    after every tick, by the control thread: two comparisons if all stays
     for text in log.take(): ...    by the thread that logs, later
@@ -171,7 +171,7 @@ class ModeLog:
         self.recent: deque[Change] = deque(maxlen=MOST_RECENT)
         """The last changes, newest last."""
         self.is_ending = False
-        """Set by who ends control: what changes from then on has no other cause."""
+        """Set by the thread that ends control: what changes from then on has no other cause."""
 
     def note(self, tick: Tick, now_ns: int, *, is_enabled: bool) -> None:
         """Note the mode of a tick.

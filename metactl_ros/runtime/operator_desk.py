@@ -3,7 +3,7 @@
 """Passes an operator's requests to the control thread, and answers with what became of them.
 
 A request is taken by the next tick. The desk waits for that tick, though not for long, and looks
-at its mode: an answer says what the arm does, not what was asked for. It only reads what ticks
+at its mode: an answer states what the arm does, not what was requested. It only reads what ticks
 leave behind, so that it cannot hold one up, however often it is asked.
 """
 
@@ -24,7 +24,7 @@ PATIENCE_S = 0.5
 """How long an answer may take."""
 LOOK_S = 0.002
 CLEAR_EVERY_NS = NANOSECONDS_PER_SECOND
-"""How often the context may be cleared: who does it all the time has none."""
+"""How often the context may be cleared: cleared all the time, it would stay empty."""
 
 
 class Answer(NamedTuple):

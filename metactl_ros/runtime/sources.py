@@ -24,7 +24,7 @@ from typing import NamedTuple
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 UNNUMBERED = (0, 2**64 - 1)
-"""What a middleware says that does not number messages."""
+"""The number of every message, from a middleware that does not number them."""
 LINE_LASTS_NS = 300_000_000
 """A line that is silent for longer is over; a process takes longer to start again."""
 TAKEOVER_NS = 50_000_000
@@ -219,7 +219,7 @@ class SourceWatch:
         elif self.contradictions.are_there(now_ns):
             findings.append(
                 f'{self._topic}: expected the states of one arm, found some that contradict the '
-                f'others, from {names_of(states)}; look for who mixes two streams.'
+                f'others, from {names_of(states)}; look for a node that mixes two streams.'
             )
         findings += [
             f'{topic}: expected no other publisher, found {names_of(others)}; end it.'

@@ -7,70 +7,22 @@
     is it newer, in step, possible?     `state_gate.py`
     how old is it?                      `StateLatency`
 
-What is accepted waits in an `Inbox` for the next tick.
+What is accepted waits in an `Inbox` for the next tick (`control_io.py`).
 """
 
-from collections import deque
 from collections.abc import Callable
-import threading
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from metactl_ros.control.modes import Cause
 from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.runtime.control_io import Arrival, Exchange, Inbox
 from metactl_ros.runtime.deadlines import Timing
 from metactl_ros.runtime.joint_samples import effort_doubt, MessageError, read_joint_state
 from metactl_ros.runtime.sources import SourceWatch
 from metactl_ros.runtime.state_gate import DISTRUSTED, LATE, StateGate
-from metactl_ros.signals import ArmState, Array
-
-INBOX_SIZE = 64
-"""States kept between two ticks; of a faster burst the oldest are lost."""
-
-
-class Arrival(NamedTuple):
-    """A state that came."""
-
-    state: ArmState
-    stamp_ns: int
-    """As it was sent, on the clock of the robot."""
-    effort_nm: Array | None
-    received_ns: int
-    """On the steady clock."""
-
-
-class Inbox:
-    """What came since the last tick; callbacks put, the control thread takes."""
-
-    def __init__(self) -> None:
-        self._arrivals: deque[Arrival] = deque(maxlen=INBOX_SIZE)
-        self._came = threading.Condition()
-        self._is_woken = False
-
-    def put(self, arrival: Arrival) -> None:
-        """Leave a state for the control thread."""
-        with self._came:
-            self._arrivals.append(arrival)
-            self._came.notify()
-
-    def wake(self) -> None:
-        """End a wait without a state: the present one, or else the next."""
-        with self._came:
-            self._is_woken = True
-            self._came.notify()
-
-    def take(self, timeout_s: float = 0.0) -> list[Arrival]:
-        """Return all states, oldest first, waiting for one if there is none."""
-        with self._came:
-            if not self._arrivals and not self._is_woken and timeout_s > 0.0:
-                self._came.wait(timeout_s)
-            self._is_woken = False
-            taken = list(self._arrivals)
-            self._arrivals.clear()
-        return taken
-
 
 LATENCIES_KEPT = 1000
 """How many latencies are kept for quantiles."""
@@ -89,7 +41,7 @@ class Finding(NamedTuple):
 
 
 class StateLatency:
-    """Keeps the latencies of the last states, and says what they mean."""
+    """Keeps the latencies of the last states, and reports what they mean."""
 
     def __init__(self, state_timeout_ns: int) -> None:
         self._timeout_ns = state_timeout_ns
@@ -115,7 +67,7 @@ class StateLatency:
             return Finding(
                 p50_ms - least_ms <= timeout_ms,
                 f"not known: the robot's clock is {abs(least_ms) / 1e3:.3g} s {side} of this "
-                'one; only changes can be told. Keep the clocks in step.',
+                'one; only changes are known. Keep the clocks in step.',
                 values,
             )
         text = f'{p50_ms:.1f} ms'
@@ -133,15 +85,6 @@ NO_CONTRADICTION = ('old stamps', LATE, DISTRUSTED)
 """States that only come late, or twice, are refused and may yet be of the same arm."""
 
 
-class FaultInput(Protocol):
-    """The part of a control thread that takes faults found elsewhere."""
-
-    outer_error: Cause
-
-    def report(self, cause: Cause) -> None:
-        """Make a fault an error of the next tick."""
-
-
 class StateIntake:
     """Passes joint states on to an inbox, and what is wrong with them to the control thread."""
 
@@ -151,7 +94,7 @@ class StateIntake:
         timing: Timing,
         sources: SourceWatch,
         inbox: Inbox,
-        control: FaultInput,
+        exchange: Exchange,
         complain: Callable[[str], None],
     ) -> None:
         """Make an intake.
@@ -161,13 +104,13 @@ class StateIntake:
             timing: Of the controller.
             sources: Keeps publishers apart.
             inbox: Where accepted states go.
-            control: Where faults go.
+            exchange: Of the control thread: where faults go.
             complain: Logs what is wrong with a message.
         """
         timeout_ns, self._is_simulated = timing.state_timeout_ns, timing.ticks_on_states
         self._gate = StateGate(arm, timing.period_ns, None if self._is_simulated else timeout_ns)
         self._joints, self._most_nm = arm.joint_names, arm.limits.effort_nm
-        self._sources, self._inbox, self._control = sources, inbox, control
+        self._sources, self._inbox, self._exchange = sources, inbox, exchange
         self._complain = complain
         self._num_unusable = self._num_foreign = 0
         self._has_doubted = False
@@ -189,7 +132,7 @@ class StateIntake:
         else:
             self._num_foreign += 1
         if self._sources.are_states_in_doubt(received_ns):
-            self._control.outer_error = Cause.SECOND_SOURCE
+            self._exchange.outer_error = Cause.SECOND_SOURCE
 
     def _judge(self, message: Any, received_ns: int) -> None:
         try:
@@ -209,7 +152,7 @@ class StateIntake:
         state = self._gate.admit(sample, received_ns)
         for name, cause in REPORTED.items():
             if counts[name] > before[name]:
-                self._control.report(cause)
+                self._exchange.report(cause)
         is_only_late = any(counts[name] > before[name] for name in NO_CONTRADICTION)
         contradicts = state is None and not is_only_late
         self._sources.contradictions.record(received_ns, contradicts=contradicts)

@@ -13,7 +13,7 @@ from metactl_ros.errors import ConfigError
 @pytest.mark.parametrize('name', BASELINES)
 def test_what_is_recorded_of_a_baseline_is_read_to_the_bit(settings, name):
     controller, policy = load_classical(name, settings.controller, None, 1.0 / 3.0)
-    action = policy(np.zeros((1, 1)))
+    action = policy.action
     text = RecordedController.of(controller, action).to_json()
     recorded = RecordedController.from_json(text, 'bag')
     assert recorded.applied_to(settings.controller) == controller

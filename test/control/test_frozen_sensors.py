@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.episodes import start
 
-from metactl_ros.baselines import BASELINES, constant_policy, load_classical
+from metactl_ros.baselines import BASELINES, ConstantPolicy, load_classical
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.policy.bundle import load_bundle
@@ -30,7 +30,7 @@ def controller_of(name, settings):
         return loop, lambda windows: np.stack([bundle.policy(window) for window in windows])
     controller, policy = load_classical(name, settings.controller, None, PAYLOAD_KG)
     loop = ControlLoop(settings.arm, without_warmup(controller))
-    return loop, policy or constant_policy(loop.nominal_action)
+    return loop, policy or ConstantPolicy(loop.nominal_action)
 
 
 @pytest.mark.parametrize('slope_radps', [0.0, 0.02])

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from metactl_ros.control.modes import Mode
-from metactl_ros.processes import commands, Setup
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import commands, loopback_environment, Setup
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rclpy.qos import DurabilityPolicy, QoSProfile

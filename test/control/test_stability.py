@@ -13,7 +13,7 @@ from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.metrics import tracking_rmse
 from metactl_ros.motion.reference import Hold
-from metactl_ros.plants import make_plant
+from metactl_ros.settings import make_plant
 from metactl_ros.signals import Reference
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode, unguarded, without_warmup

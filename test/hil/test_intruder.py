@@ -15,7 +15,7 @@ import pytest
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil.scenario import INTRUSIONS
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import loopback_environment
 from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")

@@ -192,7 +192,7 @@ def test_a_second_controller_is_another_node_and_is_ended(tmp_path, patient):
 
 UNTOLD_TIME = """
 from itertools import count
-from metactl_ros.ros.control_node import ControlNode
+from metactl_ros.ros.controller_node import ControlNode
 from metactl_ros.ros.controller_node import main
 honest, calls = ControlNode._wall_ns, count()
 def now_ns(self):

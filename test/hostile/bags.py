@@ -50,8 +50,7 @@ from hostile.runs import (
 from metactl_ros import cli
 from metactl_ros.replay import page as replay_page
 from metactl_ros.replay import verdict
-from metactl_ros.result_file import provenance
-from metactl_ros.settings import load_settings
+from metactl_ros.settings import load_settings, provenance
 
 DOCUMENTED = (0, 1, 2, 3)
 """Exit codes of metactl replay."""

@@ -41,11 +41,9 @@ from hostile.runs import (
     Tally,
 )
 from metactl_ros.errors import MetactlError
-from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.policy.sealed import MAX_BYTES, SUMS
+from metactl_ros.policy.bundle import load_bundle, MAX_BYTES, SUMS
 from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
-from metactl_ros.result_file import provenance
-from metactl_ros.settings import load_settings, shipped_policy
+from metactl_ros.settings import load_settings, provenance, shipped_policy
 
 NAMES = sorted(MAX_BYTES)
 CONTENT = [name for name in NAMES if name != SUMS]

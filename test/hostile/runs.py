@@ -23,7 +23,7 @@ import time
 import traceback
 from typing import NamedTuple
 
-from metactl_ros.result_file import write_json
+from metactl_ros.files import write_json
 
 HANG_S = 5.0
 """A run that takes longer hangs."""

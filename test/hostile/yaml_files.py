@@ -41,8 +41,7 @@ from metactl_ros.errors import MetactlError
 from metactl_ros.hil import run as hil_run
 from metactl_ros.hil.scenario import load_scenario
 from metactl_ros.replay import page as replay_page
-from metactl_ros.result_file import provenance
-from metactl_ros.settings import load_faults, load_file, load_settings, share_directory
+from metactl_ros.settings import load_faults, load_file, load_settings, provenance, share_directory
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.task import draw_evaluation
 from training import sweep

@@ -22,9 +22,8 @@ from support.bundles import (
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
-from metactl_ros.policy.bundle import inspect_bundle, load_bundle, read_bundle
+from metactl_ros.policy.bundle import inspect_bundle, load_bundle, MAX_BYTES, read_bundle
 from metactl_ros.policy.contract import hash_of
-from metactl_ros.policy.sealed import MAX_BYTES
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation

@@ -11,10 +11,9 @@ import onnx
 import pytest
 from support.bundles import files_of, golden_of, refusal, reseal
 
-from metactl_ros.errors import MetactlError
-from metactl_ros.policy.bundle import BundleError
+from metactl_ros.errors import BundleError, MetactlError
+from metactl_ros.policy.bundle import MAX_BYTES
 from metactl_ros.policy.onnx_file import MAX_FIELDS
-from metactl_ros.policy.sealed import MAX_BYTES
 from metactl_ros.policy.verifier import verify
 
 CONTENT = sorted(name for name in MAX_BYTES if name != 'SHA256SUMS')
@@ -76,9 +75,9 @@ def to_loop(path):
 @pytest.mark.parametrize(
     ('replacement', 'reason'),
     [
-        (os.mkfifo, 'expected a regular file'),
-        (make_socket, 'No such device'),
-        (Path.mkdir, 'directory'),
+        (os.mkfifo, 'a named pipe, not a regular file'),
+        (make_socket, 'a socket, not a regular file'),
+        (Path.mkdir, 'a folder, not a regular file'),
         (to_link_outside, 'symbolic link'),
         (to_link_inside, 'symbolic link'),
         (to_loop, 'symbolic link'),

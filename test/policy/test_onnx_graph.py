@@ -16,6 +16,7 @@ from onnx import helper
 import pytest
 from support.graphs import computed_shapes, CONSTANTS, F, FIRST_ROW, onnx_model, policy_with, W
 
+from metactl_ros.errors import BundleError
 from metactl_ros.policy.onnx_file import MAX_CHARACTERS
 from metactl_ros.policy.onnx_graph import (
     check_graph,
@@ -24,7 +25,6 @@ from metactl_ros.policy.onnx_graph import (
     MAX_OPERATIONS,
     OPERATORS,
 )
-from metactl_ros.policy.sealed import BundleError
 
 WHERE = Path('policy.onnx')
 node = helper.make_node

@@ -27,9 +27,9 @@ from support.answering import sleep as sleep_long
 from support.bundles import npz
 from support.graphs import golden_of_policy, policy_with
 
+from metactl_ros.errors import BundleError
 from metactl_ros.policy import verifier
 from metactl_ros.policy.onnx_policy import PolicyShape
-from metactl_ros.policy.sealed import BundleError
 from metactl_ros.policy.verifier import (
     ANSWER_S,
     NoAnswerError,

@@ -35,10 +35,9 @@ from support.ros_peer import Peer, ROOT, wait_until
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.cli import main
 from metactl_ros.control.modes import Mode
-from metactl_ros.processes import running, Setup
+from metactl_ros.processes import loopback_environment, running, Setup
 from metactl_ros.replay.recompute import compared_ticks
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
-from metactl_ros.ros.loopback import loopback_environment
 
 pytestmark = pytest.mark.ros
 

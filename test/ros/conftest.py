@@ -2,14 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A robot at rest that lasts for a file of tests, and a controller in NOMINAL that holds it."""
 
-import os
-
 import pytest
+from support import DOMAIN
 
 from metactl_ros.control.modes import Mode
-
-DOMAIN = os.getpid() % 50 * 2 + 1
-"""The tests of a process run one after the other, in a ROS domain of its own."""
 
 
 @pytest.fixture(scope='module')

@@ -186,7 +186,7 @@ def test_of_a_flood_of_refusals_some_are_told_in_every_second(monkeypatch):
     for _ in range(1000):
         assert not asked.ask().success
     assert len(asked.said) == MOST_LOGGED
-    assert asked.said[-1].endswith('Others that come within this second are not told.')
+    assert asked.said[-1].endswith('Others that come within this second are not logged.')
     now_s = 101.0
     asked.ask()
     assert len(asked.said) == MOST_LOGGED + 1

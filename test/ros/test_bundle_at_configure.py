@@ -20,11 +20,10 @@ from metactl_ros.settings import share_directory, shipped_policy
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
+from support import DOMAIN
 from support.ros_peer import Peer, running
 
 pytestmark = pytest.mark.ros
-
-DOMAIN = os.getpid() % 50 * 2 + 1
 
 
 HOOK = """
@@ -110,7 +109,7 @@ def to_sb3_zip(bundle):
     [
         (flip_a_bit, 'policy.onnx'),
         (truncate, 'golden.npz'),
-        (to_fifo, 'expected a regular file'),
+        (to_fifo, 'a named pipe, not a regular file'),
         (to_empty_directory, 'SHA256SUMS'),
         (to_sb3_zip, 'Not a directory'),
         (shutil.rmtree, 'expected the path of a bundle'),
@@ -131,7 +130,7 @@ def test_a_bundle_that_is_not_the_trusted_one_is_refused_with_both_hashes(listen
 
 @pytest.mark.parametrize('text', ['12ab', 'g' * 64, 'a' * 65])
 def test_what_is_no_hash_is_refused(text, listener, audited):
-    reason = 'policy_sha256: expected 64 hexadecimal digits, as metactl inspect tells them, or'
+    reason = 'policy_sha256: expected 64 hexadecimal digits, as metactl inspect prints them, or'
     assert_refused(listener, audited, reason, f'policy_sha256:={text}')
 
 

@@ -6,12 +6,12 @@ Each has a process and a namespace of its own; all are up before the first drive
 """
 
 import json
-import os
 import threading
 import time
 
 import numpy as np
 import pytest
+from support import DOMAIN
 from support.episodes import as_followed
 import yaml
 
@@ -29,7 +29,7 @@ from support.ros_peer import PATIENCE_S, Peer, running, wait_until
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.topics import TOPICS
-from metactl_ros.baselines import CLASSICAL, constant_policy, load_baselines, load_classical
+from metactl_ros.baselines import CLASSICAL, ConstantPolicy, load_baselines, load_classical
 from metactl_ros.cli import main
 from metactl_ros.control.estimators.disturbance import MomentumObserver
 from metactl_ros.control.estimators.estimator import EstimatorInput
@@ -37,18 +37,15 @@ from metactl_ros.control.law import tracking_error, TrackingState
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
-from metactl_ros.plants import make_plant
-from metactl_ros.processes import commands, ProcessGroup, Setup
+from metactl_ros.processes import commands, loopback_environment, ProcessGroup, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest, summary
-from metactl_ros.ros.loopback import loopback_environment
 from metactl_ros.runtime.controller import with_full_window
 from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
-from metactl_ros.settings import share_directory, shipped_policy
+from metactl_ros.settings import make_plant, share_directory, shipped_policy
 from metactl_ros.sim.rollout import run_episode
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 STEPS = 110
 START_NS = 10**9
 PATIENT = '/**: {ros__parameters: {inference_budget_s: 1.0, realtime_priority: 0}}\n'
@@ -163,7 +160,7 @@ def test_a_node_drives_as_the_loop_in_process_and_its_bag_is_computed_again_to_t
     controller, policy = load_classical(name, settings.controller, file, setup.robot_payload_kg)
     loop = ControlLoop(settings.arm, with_full_window(controller))
     plant = make_plant('rk4', settings)
-    policy = policy or constant_policy(loop.nominal_action)
+    policy = policy or ConstantPolicy(loop.nominal_action)
     expected = run_episode(plant, as_followed(setup.episode()), policy, loop, STEPS)
     result = replay_bag(request_of(bag, name))
     log = result.log

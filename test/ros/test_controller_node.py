@@ -26,12 +26,12 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, String
 from std_srvs.srv import SetBool, Trigger
+from support import DOMAIN
 from support.resting_robot import JOINTS, PATIENT, PERIOD_S, STILL
 from support.ros_peer import priorities, running, wait_until
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 BUNDLE = shipped_policy()
 
 

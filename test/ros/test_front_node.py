@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two processes of the controller: what becomes of one when the other dies, or is flooded."""
 
-import os
 import signal
 import time
 
@@ -19,13 +18,12 @@ from rcl_interfaces.msg import Log
 from rcl_interfaces.srv import GetParameters
 from std_msgs.msg import Float64
 from std_srvs.srv import SetBool, Trigger
+from support import DOMAIN
 from support.resting_robot import PATIENT, Robot, STILL
 from support.ros_peer import running, wait_until
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 pytestmark = pytest.mark.ros
-
-DOMAIN = os.getpid() % 50 * 2 + 1
 
 
 @pytest.fixture

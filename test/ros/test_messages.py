@@ -8,7 +8,7 @@ from support.rides import BLIND, FAULT, NOMINAL, PERIOD_NS
 from support.worlds import breaks, each, MS, on_time, SECOND_NS, World
 
 from metactl_ros.control.modes import Cause
-from metactl_ros.runtime.control_thread import Command
+from metactl_ros.runtime.control_io import Command
 from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, nanoseconds
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
@@ -116,7 +116,7 @@ def asked(world):
 
 def test_from_the_first_tick_in_fault_to_the_last_the_robot_should_brake():
     world = on_time()
-    world.at(305 * MS, lambda: world.thread.report(Cause.CLOCK_MISMATCH))
+    world.at(305 * MS, lambda: world.thread.exchange.report(Cause.CLOCK_MISMATCH))
     world.at(505 * MS, lambda: setattr(world.controller.requests, 'reset_fault', True))
     world.run(SECOND_NS)
     for ns, mode, must_brake in asked(world):
@@ -139,7 +139,7 @@ def test_a_blind_arm_is_braked_once_its_torque_has_faded_until_states_come_again
 
 def test_a_report_is_an_error_of_one_tick_with_its_cause():
     world = on_time()
-    world.at(305 * MS, lambda: world.thread.report(Cause.CLOCK_MISMATCH))
+    world.at(305 * MS, lambda: world.thread.exchange.report(Cause.CLOCK_MISMATCH))
     world.run(SECOND_NS)
     errors = [c.tick.health.error for _, c in world.sent if c.tick]
     assert [error for error in errors if error] == [Cause.CLOCK_MISMATCH]
@@ -149,8 +149,9 @@ def test_a_report_is_an_error_of_one_tick_with_its_cause():
 
 def test_a_report_waits_for_an_error_of_the_thread_itself():
     world = on_time()
-    world.at(305 * MS, lambda: world.thread.report(Cause.CLOCK_MISMATCH))
-    world.at(305 * MS, lambda: setattr(world.thread, '_error', Cause.INTERNAL_ERROR))
+    report = world.thread.exchange.report
+    world.at(305 * MS, lambda: report(Cause.CLOCK_MISMATCH))
+    world.at(305 * MS, lambda: report(Cause.INTERNAL_ERROR, is_next=True))
     world.run(SECOND_NS)
     errors = [c.tick.health.error for _, c in world.sent if c.tick]
     found = [error for error in errors if error]
@@ -159,7 +160,7 @@ def test_a_report_waits_for_an_error_of_the_thread_itself():
 
 def test_a_fault_that_lasts_until_the_end_is_the_last_word():
     world = on_time()
-    world.at(305 * MS, lambda: world.thread.report(Cause.CLOCK_MISMATCH))
+    world.at(305 * MS, lambda: world.thread.exchange.report(Cause.CLOCK_MISMATCH))
     world.run(SECOND_NS // 2)
     assert {must_brake for ns, _, must_brake in asked(world) if ns > 320 * MS} == {True}
 

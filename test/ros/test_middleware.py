@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.ros.loopback import loopback_environment, require_secure_or_local
+from metactl_ros.processes import loopback_environment
+from metactl_ros.ros.spin import require_secure_or_local
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST_SOCKETS = """

@@ -15,10 +15,11 @@ import warnings
 import numpy as np
 import psutil
 import pytest
+from support import DOMAIN
 
-from metactl_ros.plants import make_plant
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import loopback_environment
 from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
+from metactl_ros.settings import make_plant
 from metactl_ros.sim.task import draw_evaluation
 
 rclpy = pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
@@ -36,7 +37,6 @@ pytestmark = pytest.mark.ros
 
 ROOT = Path(__file__).resolve().parents[2]
 # Two domains of this process alone: one for the node that stays, one for those that come and go.
-DOMAIN = os.getpid() % 50 * 2 + 1
 LIVE_DOMAIN = DOMAIN + 1
 JOINTS = ['joint1', 'joint2']
 PERIOD_NS = 10_000_000

@@ -1,8 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""With a real robot nothing moves until told, and no file is missed in silence."""
-
-from types import SimpleNamespace
+"""With a real robot nothing moves until commanded, and no file is missed in silence."""
 
 import pytest
 
@@ -11,7 +9,7 @@ from metactl_ros.cli import main
 from metactl_ros.errors import ConfigError
 from metactl_ros.processes import commands, default_parameters, parameters_of, Setup
 from metactl_ros.ros import parameters
-from metactl_ros.settings import policy_file, share_directory, shipped_policy
+from metactl_ros.settings import policy_file, require_files, share_directory, shipped_policy
 
 FILES = ('params_file', 'arm_file', 'controller_file', 'classical_file')
 
@@ -70,14 +68,10 @@ def test_a_policy_is_found_by_name_or_by_path(tmp_path):
 
 @pytest.mark.parametrize('name', [*FILES[1:], 'policy'])
 def test_a_node_refuses_the_name_of_a_file_that_does_not_exist(name):
-    values = dict.fromkeys(('arm_file', 'controller_file', 'classical_file', 'policy'), '')
-    node = SimpleNamespace(get_parameter=lambda asked: SimpleNamespace(value=values[asked]))
-    parameters.require_files(node)
-    values[name] = str(shipped_policy() if name == 'policy' else shipped_file())
-    parameters.require_files(node)
-    values[name] = '/nowhere/at.all'
+    require_files({name: ''})
+    require_files({name: str(shipped_policy() if name == 'policy' else shipped_file())})
     with pytest.raises(ConfigError, match=f"{name}: expected the path .*found '/nowhere/at.all'"):
-        parameters.require_files(node)
+        require_files({name: '/nowhere/at.all'})
 
 
 def shipped_file():

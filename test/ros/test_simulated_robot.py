@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support.episodes import start
 
-from metactl_ros.plants import make_plant
 from metactl_ros.ros.simulated_robot import (
     brake_damping,
     brake_effort,
@@ -17,7 +16,7 @@ from metactl_ros.ros.simulated_robot import (
     LockstepRobot,
     MAX_REASON_LENGTH,
 )
-from metactl_ros.settings import load_settings
+from metactl_ros.settings import load_settings, make_plant
 from metactl_ros.signals import ArmState
 
 MS = 1_000_000

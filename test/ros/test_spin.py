@@ -6,18 +6,18 @@ import sys
 
 import pytest
 
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import loopback_environment
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from sensor_msgs.msg import JointState
+from support import DOMAIN
 from support.ros_peer import Peer, priorities, ROOT, running, wait_until
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 ENDS_ITSELF = """
 import gc, os, signal, sys, weakref
-from metactl_ros.ros.control_node import ControlNode
+from metactl_ros.ros.controller_node import ControlNode
 from metactl_ros.ros.front_node import FrontProcess
 from metactl_ros.ros.spin import run_node
 
@@ -39,7 +39,7 @@ sys.exit(code if made[0]() is None else 'the node outlives its run')
 WITH_A_TIMER = """
 import os, signal, sys, time
 import rclpy
-from metactl_ros.ros.control_node import ControlNode
+from metactl_ros.ros.controller_node import ControlNode
 from metactl_ros.ros.front_node import FrontProcess
 from metactl_ros.ros.spin import run_node
 

@@ -13,16 +13,16 @@ pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from std_msgs.msg import Float64
+from support import DOMAIN
 from support.resting_robot import PATIENT, Robot
 from support.ros_peer import Peer, ROOT, wait_until
 
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import loopback_environment
 from metactl_ros.ros.messages import RELIABLE
 from metactl_ros.ros.spin import Spinner
 from metactl_ros.ros.subscriptions import StateReceiver, subscribe
 
 pytestmark = pytest.mark.ros
-DOMAIN = os.getpid() % 50 * 2 + 1
 NUMBERS = [float(number) for number in range(20)]
 
 

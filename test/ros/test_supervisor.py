@@ -14,6 +14,7 @@ from metactl_ros.control.modes import Cause, Mode
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from metactl_ros.ros import supervisor as module
 from metactl_ros.ros.supervisor import SourceError, Supervisor
+from metactl_ros.runtime.control_io import Exchange
 from metactl_ros.runtime.mode_report import MOST_NEWS
 from metactl_ros.runtime.sources import NAME_UNKNOWN
 
@@ -60,7 +61,7 @@ def node(monkeypatch):
 
 def supervisor_of(node, **given):
     one = Supervisor(node, 'joint_states', ['joint_commands'])
-    control = SimpleNamespace(outer_error=Cause.NONE)
+    control = Exchange()
     one.look()
     one.begin(control, ('joint1', 'joint2'), commands=given.get('commands', True))
     return one, control
@@ -190,7 +191,7 @@ def test_changes_that_were_lost_are_counted_in_the_log(node):
         tick = SimpleNamespace(mode=Mode(number % 2), cause=Cause.NONE, joint=-1)
         supervisor.modes.note(tick, 0, is_enabled=True)
     supervisor.look()
-    assert node.said[0] == ('error', '7 changes of the mode came too fast to be told.')
+    assert node.said[0] == ('error', '7 changes of the mode came too fast to be logged.')
     assert len(node.said) == 1 + MOST_NEWS
 
 
@@ -219,9 +220,9 @@ def test_an_outer_error_is_one_for_as_long_as_it_is_found_and_no_reset_helps():
     world = on_time()
     requests = world.controller.requests
     for at_ms, target, name, value in (
-        (305, world.thread, 'outer_error', Cause.SECOND_SOURCE),
+        (305, world.thread.exchange, 'outer_error', Cause.SECOND_SOURCE),
         (505, requests, 'reset_fault', True),
-        (605, world.thread, 'outer_error', Cause.NONE),
+        (605, world.thread.exchange, 'outer_error', Cause.NONE),
         (705, requests, 'reset_fault', True),
     ):
         world.at(at_ms * MS, lambda given=(target, name, value): setattr(*given))

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time is the controller's own, over real ROS: stopped, lied to, and beyond January 2038."""
 
-import os
 import signal
 import time
 
@@ -16,18 +15,18 @@ pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
+from support import DOMAIN
 from support.resting_robot import PERIOD_S, Robot, STILL
 from support.ros_peer import running, wait_until
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 HASTY = 'state_timeout_s:=0.1'  # a busy machine is late by less, mostly
 BEYOND_2038 = """
 import sys
-from metactl_ros.ros import control_node, controller_node
-now = control_node.ControlNode._wall_ns
-control_node.ControlNode._wall_ns = lambda self: now(self) + 2**31 * 10**9
+from metactl_ros.ros import controller_node
+now = controller_node.ControlNode._wall_ns
+controller_node.ControlNode._wall_ns = lambda self: now(self) + 2**31 * 10**9
 sys.exit(controller_node.main())
 """
 

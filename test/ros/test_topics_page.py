@@ -1,13 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-import os
 from pathlib import Path
 
 import pytest
+from support import DOMAIN
 from topics_page import page, RECORDER, TOPICS
 
 DOCS = Path(__file__).resolve().parents[2] / 'docs' / 'topics_and_parameters.md'
-DOMAIN = os.getpid() % 50 * 2 + 1
 NEEDS_ROS = "needs ROS: pip install 'metactl_ros[ros]'"
 GRAPH = {'in': 'subscriber', 'out': 'publisher', 'service': 'service'}
 ROS_ITSELF = {'rcl_interfaces', 'lifecycle_msgs', 'type_description_interfaces'}

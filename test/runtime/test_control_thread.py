@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support.rides import BLIND, NOMINAL, PERIOD_NS, WARMUP
 from support.worlds import (
-    arrival,
     assert_are_safe,
     BOOT_NS,
     breaks,
@@ -140,7 +139,7 @@ def test_whatever_the_driver_wants_every_command_is_safe_and_a_bad_one_faults(pl
     is_replaced = [
         c.effort_nm is not c.tick.step.effort_nm for _, c in world.commands(SECOND_NS // 2)
     ]
-    assert world.thread.num_checks_failed >= sum(is_replaced)
+    assert world.thread.output.num_checks_failed >= sum(is_replaced)
     modes = world.modes(SECOND_NS // 2)
     if True in is_replaced[:-1]:
         first = is_replaced.index(True)
@@ -154,10 +153,10 @@ def test_whatever_the_driver_wants_every_command_is_safe_and_a_bad_one_faults(pl
 def test_efforts_are_checked_at_their_limits_and_not_before(beyond_nm):
     # From 100 and -50 N m: a step up, a limit, a step down.
     for effort in [(140 + beyond_nm, -60), (140, -60 - beyond_nm), (60, -35 + beyond_nm)]:
-        thread = World().thread
-        thread._check.effort_nm, thread._newest = MEASURED_NM, arrival(0)
-        thread._issue(np.array(effort), None, 0)
-        assert thread.num_checks_failed == (beyond_nm > 0.0)
+        output = World().thread.output
+        output.check.effort_nm = MEASURED_NM
+        output.issue(np.array(effort), None, state_stamp_ns=0)
+        assert output.num_checks_failed == (beyond_nm > 0.0)
 
 
 def test_a_violation_is_an_error_of_one_tick_which_a_reset_forgives():
@@ -171,7 +170,7 @@ def test_a_violation_is_an_error_of_one_tick_which_a_reset_forgives():
 
     world.at(505 * MS, lambda: setattr(world.controller.requests, 'reset_fault', True))
     world.run(SECOND_NS)
-    assert world.thread.num_checks_failed == 1
+    assert world.thread.output.num_checks_failed == 1
     modes = world.modes(SECOND_NS)
     assert modes[30:34] == [NOMINAL] * 2 + [Mode.FAULT] * 2
     assert modes[50:53] == [Mode.FAULT] + [WARMUP] * 2
@@ -229,7 +228,7 @@ def test_whatever_fails_in_sending_zero_is_sent_last(fails):
         if fails == 'always' or (command.tick if fails == 'with a tick' else fades):
             raise RuntimeError('nobody listens')
 
-    world.thread._send = send
+    world.thread.output.send = send
     world.run(SECOND_NS)
     assert 'nobody listens' in world.thread.error
     assert_are_safe(offered)

@@ -220,27 +220,27 @@ def latency_us():
 
 @pytest.mark.skipif(not os.access(CORE_LATENCY, os.W_OK), reason='needs leave to keep cores awake')
 def test_no_core_sleeps_within_the_block():
-    with awake_cores(True):
+    with awake_cores(is_wanted=True):
         assert latency_us() == 0
 
 
-@pytest.mark.parametrize('are_wanted', [True, False])
+@pytest.mark.parametrize('is_wanted', [True, False])
 def test_cores_are_kept_awake_only_if_wanted_and_only_within_the_block(
-    are_wanted, monkeypatch, tmp_path
+    is_wanted, monkeypatch, tmp_path
 ):
     device = tmp_path / 'latency'
     device.write_bytes(b'')
     monkeypatch.setattr(module, 'CORE_LATENCY', device)
-    with awake_cores(are_wanted):
-        assert device.read_bytes() == (bytes(4) if are_wanted else b'')
+    with awake_cores(is_wanted=is_wanted):
+        assert device.read_bytes() == (bytes(4) if is_wanted else b'')
         files = [file.path for file in psutil.Process().open_files()]
-        assert (str(device) in files) is are_wanted
+        assert (str(device) in files) is is_wanted
     assert str(device) not in [file.path for file in psutil.Process().open_files()]
 
 
 def test_a_system_without_such_a_device_is_let_be(monkeypatch, tmp_path):
     monkeypatch.setattr(module, 'CORE_LATENCY', tmp_path / 'latency')
-    with awake_cores(True):
+    with awake_cores(is_wanted=True):
         assert not list(tmp_path.iterdir())
 
 
@@ -290,7 +290,7 @@ def test_after_a_pause_there_is_no_burst(states_go_on):
         if world.now_ns == begin_ns:
             world.go_on_until(end_ns)
 
-    world.thread._send = send
+    world.thread.output.send = send
     world.run(2 * SECOND_NS)
     times = [ns for ns, _ in world.commands(2 * SECOND_NS) if ns > begin_ns]
     assert times[0] == end_ns + (0 if states_go_on else 3 * MS)  # a state is waited for

@@ -107,7 +107,7 @@ def test_a_measured_effort_far_beyond_its_limit_is_doubted_by_name(effort, joint
     if joint is None:
         assert found == ''
     else:
-        assert found.startswith(f"joint '{joint}': measured effort not believed, nor those of the")
+        assert found.startswith(f"joint '{joint}': measured effort rejected, with those of the")
         assert 'at most 1.2 times its limit of' in found
         assert 'publish N m' in found
 

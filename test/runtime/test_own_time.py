@@ -26,7 +26,7 @@ def test_whatever_the_pace_of_the_stamps_torque_leaves_in_a_fault_as_fast_as_it_
     for ns in each(PERIOD_NS, SECOND_NS):
         stamp_ns = round(ns * pace)
         world.at(ns, lambda ns=ns, stamp_ns=stamp_ns: world.inbox.put(arrival(stamp_ns, ns)))
-    world.at(fault_ns, lambda: setattr(world.thread, '_error', Cause.INTERNAL_ERROR))
+    world.at(fault_ns, lambda: world.thread.exchange.report(Cause.INTERNAL_ERROR))
     world.run(SECOND_NS)
     before, *after = (c for ns, c in world.commands(SECOND_NS) if ns > fault_ns - PERIOD_NS)
     assert before.effort_nm.any()

@@ -34,8 +34,8 @@ from metactl_ros.check.certificates import check_certificates
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.motion.reference import Hold
 from metactl_ros.replay.recompute import reproduce
+from metactl_ros.runtime.control_io import Arrival
 from metactl_ros.runtime.control_thread import WARM_CACHE_NS
-from metactl_ros.runtime.state_intake import Arrival
 from metactl_ros.signals import ArmState
 
 HORIZON_S = QUICK.context.horizon_s
@@ -129,7 +129,8 @@ def test_a_tick_may_be_late_by_the_timeout_of_the_states(late_ns, is_blind):
     with world.in_its_time():
         first, second = world.take()
         world.thread._newest = first
-        world.thread._check.effort_nm = world.controller.begin(first.state, first.effort_nm)
+        effort_nm = world.controller.begin(first.state, first.effort_nm)
+        world.thread.output.check.effort_nm = effort_nm
         world.thread._tick([second], PERIOD_NS, late_ns)
     assert (world.sent[0][1].tick.mode == BLIND) is is_blind
 
@@ -192,7 +193,7 @@ def test_a_pause_does_not_wake_the_torque_of_a_blind_or_faulty_arm(error):
     world = Nap(300 * MS, states_go_on=False)
     world.events = [event for event in world.events if not 100 * MS < event[0] < AWAY_NS]
     heapq.heapify(world.events)
-    world.at(105 * MS, lambda: setattr(world.thread, '_error', error))
+    world.at(105 * MS, lambda: world.thread.exchange.report(error))
     _, after = world.wake()
     assert not np.any([c.effort_nm for c in after[: 1 if error == Cause.NONE else None]])
     assert not any(c.tick.was_resumed for c in after)
@@ -247,7 +248,7 @@ def test_after_a_pause_the_evidence_of_before_does_not_count(is_paused, mode):
 def away_while_deciding(pause_ns, **changes):
     """Return a world whose controller stood still within a tick, and the times around that."""
     world, told = PausedWorld(**changes), []
-    world.thread._publish = told.append
+    world.thread.output.publish = told.append
     for ns in each(PERIOD_NS, 2 * SECOND_NS):
         world.at(ns, lambda ns=ns: world.inbox.put(resting(ns)))
     tick = world.controller.drive
@@ -277,7 +278,7 @@ def test_what_was_decided_before_a_pause_is_told_but_not_sent_after_it():
     before, after = sent[place - 1 : place + 1]
     assert before.tick.mode == NOMINAL
     assert (after.tick.mode, after.tick.was_resumed) == (BLIND, True)
-    assert world.thread.num_checks_failed == 0
+    assert world.thread.output.num_checks_failed == 0
     # It went on from what was measured then, not from what was never sent.
     expected = MEASURED_NM + np.clip(GRAVITY_NM - MEASURED_NM, -STEP_NM, STEP_NM)
     np.testing.assert_allclose(after.effort_nm, expected, atol=1e-3)
@@ -309,8 +310,8 @@ def test_only_what_the_next_tick_would_be_blind_after_is_withheld(pause_ns, chan
 
 def test_what_a_faulty_arm_was_to_do_is_sent_whenever():
     world, told = World(), []
-    world.thread._publish = told.append
-    world.at(AWAY_NS - PERIOD_NS, lambda: world.thread.report(Cause.CLOCK_MISMATCH))
+    world.thread.output.publish = told.append
+    world.at(AWAY_NS - PERIOD_NS, lambda: world.thread.exchange.report(Cause.CLOCK_MISMATCH))
     world.at(AWAY_NS, lambda: setattr(world, 'take_takes_ns', 300 * MS))
     world.at(AWAY_NS + 300 * MS, lambda: setattr(world, 'take_takes_ns', 0))
     for ns in each(PERIOD_NS, SECOND_NS):

@@ -23,7 +23,7 @@ from support.worlds import (
 )
 
 from metactl_ros.runtime import control_thread as module
-from metactl_ros.runtime.state_intake import Inbox, INBOX_SIZE
+from metactl_ros.runtime.control_io import Inbox, INBOX_SIZE
 
 
 def waits_in_vain(inbox):
@@ -120,6 +120,21 @@ def ride(inbox, sent, thread, num_states):
     return commands
 
 
+def wait_until_replaced(inbox, sent, hang, commands):
+    """Let a state come on which a thread hangs, and wait for a command of another in its place."""
+    inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
+    assert hang.has_begun.wait(60.0)
+    while commands[-1].tick is not None:
+        commands.append(sent.get(timeout=60.0))
+
+
+def end_of(thread, sent):
+    """Stop a thread, which had no error; return its last commands."""
+    thread.stop()
+    assert (thread.error, thread.output.num_checks_failed) == (None, 0)
+    return [sent.get_nowait() for _ in range(sent.qsize())]
+
+
 class Computes(Hang):
     """Computes without the lock of the interpreter until it may end."""
 
@@ -150,12 +165,10 @@ def test_a_tick_that_hangs_for_a_while_is_replaced_and_goes_on_as_a_blind_arm(on
     while commands[-1].tick.mode != WARMUP:
         inbox.put(arrival(12 * PERIOD_NS, time.monotonic_ns()))
         commands.append(sent.get(timeout=60.0))
-    thread.stop()
-    commands += [sent.get_nowait() for _ in range(sent.qsize())]
+    commands += end_of(thread, sent)
     assert_are_safe([c.effort_nm for c in commands])
-    assert (thread.error, thread.num_checks_failed) == (None, 0)
     back = next(k for k, c in enumerate(commands) if c.tick is not None and c.tick.mode == BLIND)
-    assert thread.num_stand_ins == sum(c.tick is None for c in commands[:back]) > 0
+    assert thread.output.num_stand_ins == sum(c.tick is None for c in commands[:back]) > 0
     np.testing.assert_array_equal(commands[back].tick.effort_before_nm, [0.0, 0.0])
     assert not commands[-1].effort_nm.any()
     gc.unfreeze()
@@ -165,20 +178,15 @@ def test_a_thread_that_hangs_in_telling_is_replaced_as_well():
     sent, inbox, hang = queue.Queue(), Inbox(), Hang()
     thread, _ = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
     commands = ride(inbox, sent, thread, 10)
-    thread._publish = hang
-    inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
-    assert hang.has_begun.wait(60.0)
-    while commands[-1].tick is not None:
-        commands.append(sent.get(timeout=60.0))
-    thread._publish = lambda _: None
+    thread.output.publish = hang
+    wait_until_replaced(inbox, sent, hang, commands)
+    thread.output.publish = lambda _: None
     hang.may_end.set()
     while commands[-1].tick is None:
         commands.append(sent.get(timeout=60.0))
     assert commands[-1].tick.mode == BLIND
-    thread.stop()
-    commands += [sent.get_nowait() for _ in range(sent.qsize())]
+    commands += end_of(thread, sent)
     assert_are_safe([c.effort_nm for c in commands])
-    assert (thread.error, thread.num_checks_failed) == (None, 0)
     gc.unfreeze()
 
 
@@ -187,16 +195,11 @@ def test_a_thread_that_is_stopped_when_it_comes_back_ends_with_zero():
     thread, controller = make_thread(inbox, sent.put, state_timeout_ns=60 * SECOND_NS)
     commands = ride(inbox, sent, thread, 10)
     controller._policy = hang
-    inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
-    assert hang.has_begun.wait(60.0)
-    while commands[-1].tick is not None:
-        commands.append(sent.get(timeout=60.0))
-    thread._must_stop.set()
+    wait_until_replaced(inbox, sent, hang, commands)
+    thread.exchange.must_stop.set()
     hang.may_end.set()
-    thread.stop()
-    commands += [sent.get_nowait() for _ in range(sent.qsize())]
+    commands += end_of(thread, sent)
     assert_are_safe([c.effort_nm for c in commands])
-    assert (thread.error, thread.num_checks_failed) == (None, 0)
     assert not commands[-1].effort_nm.any()
     gc.unfreeze()
 
@@ -209,7 +212,7 @@ def test_an_error_in_standing_in_is_told_and_the_arm_is_taken_all_the_same(monke
     controller._policy = hang
     inbox.put(arrival(10 * PERIOD_NS, time.monotonic_ns()))
     assert hang.has_begun.wait(60.0)
-    thread._send = breaks('nobody listens')
+    thread.output.send = breaks('nobody listens')
     thread.stop()
     assert 'nobody listens' in thread.error or 'control hangs' in thread.error
     hang.may_end.set()
@@ -225,7 +228,7 @@ def test_nobody_stands_in_for_a_thread_that_overslept(monkeypatch):
     monkeypatch.setattr(module, 'sleep_until', lambda moment_ns: real(moment_ns + 100 * MS))
     commands = ride(inbox, sent, thread, 8)
     thread.stop()
-    assert thread.num_stand_ins == 0
+    assert thread.output.num_stand_ins == 0
     assert all(c.tick is not None for c in commands)
     gc.unfreeze()
 

@@ -53,7 +53,7 @@ def test_clocks_that_differ_make_it_unknown_but_for_its_changes(offset_ms, says)
     found = finding([offset_ms + extra for extra in (0.0, 2.0, 4.0)])
     assert found.is_good
     assert says in found.text
-    assert 'only changes can be told' in found.text
+    assert 'only changes are known' in found.text
     assert found.values['p50 above the least ms'] == pytest.approx(2.0, abs=1e-5)
     assert found.values['p99 above the least ms'] == pytest.approx(3.96, abs=1e-5)
     assert not finding([offset_ms, offset_ms + 26.0, offset_ms + 26.0]).is_good

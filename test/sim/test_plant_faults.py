@@ -13,10 +13,9 @@ from support.episodes import start
 from support.three_joints import FRICTION as OF_THREE
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.plants import make_plant
 from metactl_ros.processes import parameters_of, Setup
 from metactl_ros.ros.simulated_robot import FreeRunningRobot, LockstepRobot
-from metactl_ros.settings import faults_file, load_faults
+from metactl_ros.settings import faults_file, load_faults, make_plant
 from metactl_ros.signals import ArmState
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
 from metactl_ros.sim.faults import (

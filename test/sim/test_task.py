@@ -6,7 +6,7 @@ import numpy as np
 
 from metactl_ros.bench.twins import fixed_gain_twin
 from metactl_ros.metrics import tracking_rmse
-from metactl_ros.plants import make_plant
+from metactl_ros.settings import make_plant
 from metactl_ros.sim.rollout import run_episode
 from metactl_ros.sim.task import draw_episode, draw_evaluation
 

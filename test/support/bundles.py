@@ -11,8 +11,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from metactl_ros.policy.bundle import BundleError
-from metactl_ros.policy.sealed import SUMS, sums_of
+from metactl_ros.errors import BundleError
+from metactl_ros.policy.bundle import SUMS, sums_of
 from training.export import export_bundle
 from training.learn.run import begin_run, load_presets, make_env, make_model, RunConfig
 

@@ -15,8 +15,7 @@ from metactl_ros.bag.reader import BagError, read_bag
 from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.bag.topics import load_definition
 from metactl_ros.bag.writer import BagTopic, BagWriter, ReceivedMessage
-from metactl_ros.processes import running, Setup
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import loopback_environment, running, Setup
 from support.ros_peer import wait_until
 
 STORE = get_typestore(Stores.ROS2_JAZZY)

@@ -6,6 +6,7 @@ import threading
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
+from lifecycle_msgs.srv import ChangeState
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
@@ -71,6 +72,12 @@ class Robot(Peer):
 
     def until(self, mode):
         wait_until(lambda: self.mode == mode, says=lambda: f'{self.mode!r}, not {mode!r}')
+
+    def change_state(self, label):
+        """Ask the controller for a transition; return whether it was made."""
+        request = ChangeState.Request()
+        request.transition.label = label
+        return self.call(ChangeState, 'controller/change_state', request).success
 
     def forget(self):
         self.speaks, self.alter = False, lambda message: message

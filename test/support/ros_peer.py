@@ -16,7 +16,7 @@ import pytest
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 
-from metactl_ros.ros.loopback import loopback_environment
+from metactl_ros.processes import loopback_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 20.0

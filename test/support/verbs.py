@@ -9,8 +9,9 @@ import sys
 
 import psutil
 
+from support import DOMAIN
+
 ROOT = Path(__file__).resolve().parents[2]
-DOMAIN = os.getpid() % 50 * 2 + 1
 CODE = 'import sys; from metactl_ros.cli import main; sys.exit(main(sys.argv[1:]))'
 
 

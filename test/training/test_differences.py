@@ -12,8 +12,7 @@ from rich.console import Console
 
 from metactl_ros.dynamics.friction import Friction
 from metactl_ros.errors import ConfigError
-from metactl_ros.plants import make_plant
-from metactl_ros.settings import load_file
+from metactl_ros.settings import load_file, make_plant
 from metactl_ros.sim.plant import PlantStart
 from training import evaluate
 from training.judge.study import expand, Study

@@ -8,7 +8,7 @@ import pytest
 from support.made_records import of_study
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.result_file import write_json
+from metactl_ros.files import write_json
 from metactl_ros.settings import load_file
 from training.differences_page import gather, main, page_of, UNCHANGED
 from training.judge.study import expand, Study

@@ -11,7 +11,7 @@ from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.shield import project_all
 from metactl_ros.dynamics.friction import memory_rate
 from metactl_ros.metrics import LOST_ERROR_RAD
-from metactl_ros.plants import make_plant
+from metactl_ros.settings import make_plant
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_episode
 from training.learn.env import ArmEnv, EnvSettings, settled_memory

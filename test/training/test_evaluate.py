@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from metactl_ros.baselines import CLASSICAL, load_baselines
-from metactl_ros.result_file import write_json
+from metactl_ros.files import write_json
 from metactl_ros.settings import shipped_policy
 from training import evaluate
 from training.evaluate import main, parse_args

@@ -14,7 +14,7 @@ from support import bundles
 import torch
 
 from metactl_ros.baselines import ControllerSpec
-from metactl_ros.result_file import write_json
+from metactl_ros.files import write_json
 from training import evaluate
 from training.learn.judgements import (
     FILE,

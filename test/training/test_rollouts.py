@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from metactl_ros.baselines import BASELINES, constant_policy, ControllerSpec, load_spec
+from metactl_ros.baselines import BASELINES, ConstantPolicy, ControllerSpec, load_spec
 from metactl_ros.bench.twins import settings_of_twin
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.metrics import LOST_ERROR_RAD, tracking_rmse
-from metactl_ros.plants import make_plant
-from metactl_ros.settings import load_settings, shipped_policy
+from metactl_ros.settings import load_settings, make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
 from training.judge.regimes import draw_cases, load_benchmark, Regime, settings_in
@@ -95,7 +94,7 @@ def test_errors_are_those_of_the_arm_and_not_of_its_sensors():
     late = Regime(name='late', meaning='states 20 ms late', transport_delay_s=0.02)
     settings = settings_in(SETTINGS, late, ())
     loop = ControlLoop(settings.arm, without_warmup(settings.controller))
-    fixed = constant_policy(loop.nominal_action)
+    fixed = ConstantPolicy(loop.nominal_action)
     log = run_episode(make_plant('rk4', settings), EPISODES, fixed, loop, 50)
     np.testing.assert_array_equal(log.q_rad[2:], log.true_q_rad[:-2])
     found = evaluate_controller(FIXED, settings, EPISODES, 50).rmse_rad

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 import yaml
 
-from metactl_ros.result_file import write_json
+from metactl_ros.files import write_json
 from metactl_ros.settings import load_file
 from training import sweep
 from training.judge.study import expand, Study

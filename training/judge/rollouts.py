@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.baselines import (
-    constant_policy,
+    ConstantPolicy,
     ControllerSpec,
     load_learned,
     make_classical,
-    Prepared,
     truth_of,
 )
 from metactl_ros.bench.twins import fixed_gain_twin, settings_of_twin, Twin
 from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.metrics import is_lost, tracking_rmse
-from metactl_ros.plants import make_plant, PlantName
-from metactl_ros.settings import Settings
-from metactl_ros.signals import Array
+from metactl_ros.settings import make_plant, PlantName, Settings
+from metactl_ros.signals import Array, Policy
 from metactl_ros.sim.rollout import EpisodeLog, for_learning, run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation, Episode
 
@@ -122,10 +122,18 @@ def run_controller(
             loop = ControlLoop(settings.arm, adapted(controller), conditions.enforcement)
             if twin == 'knowing_memory':
                 loop, policy = fixed_gain_twin(settings, plant, twin)
-            chosen = policy or constant_policy(loop.nominal_action)
+            chosen = policy or ConstantPolicy(loop.nominal_action)
             yield run_episode(plant, batch, chosen, loop, num_steps)
     finally:
         plant.close()
+
+
+class Prepared(NamedTuple):
+    """A controller, ready for a loop."""
+
+    controller: ControllerSettings
+    policy: Policy | None
+    """None for the nominal gains."""
 
 
 def batches_of(spec: ControllerSpec, episodes: Episode, plant: PlantName = 'rk4') -> list[Episode]:
@@ -153,7 +161,7 @@ def prepare(spec: ControllerSpec, settings: Settings, episode: Episode) -> Prepa
         start = episode.start
         known = (float(np.ravel(values)[0]) for values in (start.payload_kg, start.tau_z_s))
         truth = truth_of(settings.plant, *known)
-    return make_classical(settings.controller, spec.baseline, truth)
+    return Prepared(*make_classical(settings.controller, spec.baseline, truth))
 
 
 def _prepare_learned(path: Path, settings: Settings) -> Prepared:

@@ -23,8 +23,7 @@ from metactl_ros.control.window import feature_names
 from metactl_ros.metrics import LOST_ERROR_RAD
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.per_joint import joint_array, PerJoint
-from metactl_ros.plants import make_plant, PlantName
-from metactl_ros.settings import Settings
+from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import ArmState, Array, seconds
 from metactl_ros.sim.rollout import for_learning
 from metactl_ros.sim.task import draw_episode, Episode

@@ -52,7 +52,7 @@ from torch.nn import functional
 from torch.nn.attention import sdpa_kernel, SDPBackend
 
 from metactl_ros.control.window import feature_names
-from metactl_ros.result_file import write_json
+from metactl_ros.files import write_json
 from metactl_ros.signals import Array
 from training.learn.attention import AttentionBlock, CausalBlock, Heads
 from training.learn.networks import (

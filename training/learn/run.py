@@ -24,9 +24,15 @@ from metactl_ros.baselines import observer_gains, on_observer
 from metactl_ros.config import build, require_not_negative, require_positive, shown
 from metactl_ros.control.window import feature_names, Tokens
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.plants import PlantName
-from metactl_ros.result_file import code_of_checkout, provenance, write_json
-from metactl_ros.settings import load_file, Settings, share_directory
+from metactl_ros.files import write_json
+from metactl_ros.settings import (
+    code_of_checkout,
+    load_file,
+    PlantName,
+    provenance,
+    Settings,
+    share_directory,
+)
 from metactl_ros.signals import Array
 from metactl_ros.strict_yaml import read_yaml
 from training.learn.env import ArmEnv, EnvSettings

@@ -165,4 +165,4 @@ def test_an_effort_in_other_units_is_told_once_and_control_begins_from_gravity(r
         assert (np.abs(np.subtract(first, GRAVITY_NM)) <= np.minimum(steps, 8.0)).all()
         process.terminate()
         said = process.communicate(timeout=10.0)[1]
-    assert said.count("joint 'joint1': measured effort not believed") == 1
+    assert said.count("joint 'joint1': measured effort rejected") == 1

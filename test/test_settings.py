@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from metactl_ros.result_file import code_of_checkout, code_version
+from metactl_ros.settings import code_of_checkout, code_version
 
 
 @pytest.fixture
