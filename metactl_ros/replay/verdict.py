@@ -19,8 +19,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from metactl_ros.bag.reader import BagError
-from metactl_ros.bag.recorded_controller import RecordedController, SETTINGS
 from metactl_ros.bag.tick_log import read_ticks, TickLog
+from metactl_ros.bag.topics import RecordedController, SETTINGS
 from metactl_ros.baselines import (
     BASELINES,
     CLASSICAL,

@@ -22,7 +22,7 @@ from support.recordings import (
 
 from metactl_ros import settings
 from metactl_ros.bag.reader import BagError
-from metactl_ros.bag.tick_messages import telemetry_topics
+from metactl_ros.bag.tick_log import telemetry_topics
 from metactl_ros.replay import verdict
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 
