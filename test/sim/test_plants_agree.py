@@ -11,11 +11,11 @@ largest difference found over 300 rollouts was 5e-4 rad and 0.06 % of RMSE; the 
 import numpy as np
 import pytest
 
-from metactl_ros.bench.twins import fixed_gain_twin
 from metactl_ros.metrics import tracking_rmse
 from metactl_ros.plants import make_plant
 from metactl_ros.sim.rollout import run_episode
 from metactl_ros.sim.task import draw_evaluation
+from training.judge.rollouts import fixed_gain_twin
 
 NUM_STEPS = 500
 
