@@ -48,14 +48,13 @@ from hostile.runs import (
     Tally,
 )
 from metactl_ros import cli
-from metactl_ros.replay import page as replay_page
-from metactl_ros.replay import verdict
+from metactl_ros.replay import figures, verdict
 from metactl_ros.result_file import provenance
 from metactl_ros.settings import load_settings
 
 DOCUMENTED = (0, 1, 2, 3)
 """Exit codes of metactl replay."""
-LOADED = (replay_page, verdict)
+LOADED = (figures, verdict)
 """Modules that a run would import, and that a fork has."""
 TICKS = 60
 METADATA_VALUES = (
@@ -277,7 +276,7 @@ def main():
     parser.add_argument('--without-pages', action='store_true', help='draw nothing, which is slow')
     args = parser.parse_args()
     if args.without_pages:
-        replay_page.write_page = lambda *_: None
+        verdict.write_page = lambda *_: None
     with tempfile.TemporaryDirectory() as folder:
         base = record_base(Path(folder), os.getpid() % 50 * 2 + 1)
         names = args.only or list(KINDS)

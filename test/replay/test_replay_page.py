@@ -14,10 +14,10 @@ import pytest
 from support.tick_logs import ARM, Day, log_of, rows_of, SETTINGS
 
 from metactl_ros.check.certificates import check_certificates, Violation
-from metactl_ros.replay import page as replay_page
+from metactl_ros.replay import figures
 from metactl_ros.replay.figures import kept_rows, NUM_BUCKETS, printable
-from metactl_ros.replay.page import MOST_LISTED, write_page
 from metactl_ros.replay.recompute import Difference, Reproduction
+from metactl_ros.replay.report import MOST_LISTED, write_page
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 FACTS = {
@@ -89,7 +89,7 @@ def page(tmp_path_factory, log):
     return page_of(tmp_path_factory.mktemp('page'), log, same_again(log))
 
 
-def page_of(tmp_path, log, again=None, violations=(), facts=FACTS, title='Replay'):
+def page_of(tmp_path, log, again, violations=(), facts=FACTS, title='Replay'):
     path = tmp_path / 'pages' / 'page.html'
     write_page(path, title, [('summed up', title)], facts, log, again, violations)
     return Page(path)
@@ -131,20 +131,13 @@ def test_a_page_begins_with_the_verdict_and_tells_the_facts(page):
         assert row in folded
 
 
-def test_a_page_without_ticks_computed_again_shows_what_was_recorded(tmp_path, log):
-    page = page_of(tmp_path, log)
-    assert len(page.images) == 3 * 2 + 8 + 3 + 3
-    assert not page.says('computed')
-
-
 def test_the_colour_is_that_of_what_was_found(tmp_path, log, monkeypatch):
-    monkeypatch.setattr(replay_page, 'draw_plots', lambda *_: [])
+    monkeypatch.setattr(figures, 'draw_plots', lambda *_: [])
     difference = Difference(3, 0.03, 'effort', 'joint1', 1.0, 2.0)
     found = [Violation(5, 0.05, 'effort', 1.0, 0.0)]
     pages = {
         'green': [(log, same_again(log), [])],
         'amber': [
-            (log, None, []),
             (log, same_again(log, is_open_loop=True), []),
             (replace(log, num_incomplete=1), same_again(log), []),
             (replace(log, problems=('it ends in the middle',)), same_again(log), []),

@@ -11,7 +11,7 @@ pytest.importorskip('rosbags', reason='needs the extra `sim`')
 from support.made_bags import a_day, bag_of, doctored, NUM_TICKS, TELEMETRY, without, write
 
 from metactl_ros.cli import main
-from metactl_ros.replay.summary import summary
+from metactl_ros.replay.report import summary
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 
 
