@@ -50,7 +50,7 @@ second of WARMUP."""
 DOWN_S = 0.5
 """How long a killed process stays away."""
 RECOVER_S = 5.0
-"""The promise: NOMINAL again within this time after a start."""
+"""The guarantee: NOMINAL again within this time after a start."""
 KILL_SEED = 5
 """Of the random moments."""
 
@@ -146,8 +146,8 @@ class Timeline:
 def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
     """Stop the robot's process at random moments; return how old its last state got.
 
-    Those in which the machine itself stood still are told apart by a latency probe. Rounds with
-    new processes: where a machine stalls often, the controller faults and stays so.
+    Those in which the machine itself stood still are counted apart, by a latency probe. Each round
+    has new processes: where a machine stalls often, the controller faults and stays so.
     """
     found = Silences([], [], 0, 0)
     for turn in _turns(MAX_ROUNDS, 'silences'):
@@ -244,7 +244,7 @@ def controller_kills(setup: Setup, number: int) -> dict[str, Any]:
     last = [times_s[times_s < at + DOWN_S].max() for at in killed]
     return {
         'number': number,
-        'last_command_to_brake_ms': _summary(_delays_ms(found.brakings, last, True)),
+        'last_command_to_brake_ms': _summary(_delays_ms(found.brakings, last, value=True)),
         'start_to_nominal_s': _summary(_delays_ms(found.modes, started, Mode.NOMINAL) / 1e3),
         'largest_effort_step_share': largest_effort_step(found, started),
     }

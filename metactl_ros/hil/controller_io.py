@@ -3,7 +3,7 @@
 """What the controllers of a run sent on both topics of commands, and which states they accepted.
 
 Other nodes may publish there as well. A recording does not say who did, but publishers number
-their messages: rows of numbers that go on belong together, and a controller's own bear the stamps
+their messages: rows of numbers that go on belong together, and a controller's own have the stamps
 of its ticks. What the recorder itself has missed is missing from these numbers, and is no mistake:
 it needs a moment to find a robot that was started again. For such gaps, the states that the
 controller reports to have used count instead.
@@ -88,7 +88,7 @@ def sent_commands(
     ticks_ns: Collection[int],
     joint_names: Sequence[str],
 ) -> SentCommands | None:
-    """Return the commands of the controllers whose ticks bear the given stamps; None without any.
+    """Return the commands of the controllers whose ticks have the given stamps; None without any.
 
     Args:
         stamped: The messages of joint_commands.

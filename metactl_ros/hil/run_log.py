@@ -36,7 +36,7 @@ TOPICS = (
     'plant/faults',
 )
 MAX_STATE_AGE_NS = 300_000_000
-"""A truth that was published longer ago only happens to bear the stamp of a state."""
+"""A truth that was published longer ago only happens to have the stamp of a state."""
 SAME_TIME_S = 1e-6
 """Times of a scenario that differ by less mean the same moment."""
 

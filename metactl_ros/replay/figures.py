@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plots of a replayed run, each a small SVG with its heading and an alternative text.
 
-Colours are those of Okabe and Ito, which colour-blind people tell apart; lines differ in style as
-well. Text and axes take their colour from the reader's light or dark scheme.
+Colours are those of Okabe and Ito, which colour-blind people can distinguish; lines differ in
+style as well. Text and axes take their colour from the reader's light or dark scheme.
 """
 
 from collections.abc import Iterator, Sequence

@@ -14,13 +14,10 @@ pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from mcap.writer import CompressionType
 from support.recordings import (
     changed,
-    cut,
-    messages_of,
     read,
-    record_lockstep,
+    record_ticks,
     stamp_ns,
     STORE,
-    with_every_command,
     write_own,
     write_raw_mcap,
 )
@@ -36,9 +33,7 @@ TICKS = 60
 
 @pytest.fixture(scope='module')
 def messages(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('ct') / 'bag'
-    recorded = messages_of(record_lockstep(folder, DOMAIN, TICKS, controller='ct'))
-    return with_every_command(cut(recorded, TICKS))
+    return record_ticks(tmp_path_factory.mktemp('ct') / 'bag', DOMAIN, TICKS, controller='ct')
 
 
 def of_topic(messages, topic):
@@ -46,8 +41,8 @@ def of_topic(messages, topic):
 
 
 def without(messages, topic, number):
-    victim = of_topic(messages, topic)[number]
-    return [message for message in messages if message is not victim]
+    chosen = of_topic(messages, topic)[number]
+    return [message for message in messages if message is not chosen]
 
 
 def test_a_whole_bag_has_no_problems(tmp_path, messages):
@@ -158,8 +153,8 @@ def test_a_tick_with_impossible_values_is_flagged(tmp_path, messages):
 
 
 def test_a_message_that_cannot_be_read_is_flagged(tmp_path, messages):
-    victim = of_topic(messages, '/controller/output')[30]
-    rows = [m._replace(data=m.data[:20]) if m is victim else m for m in messages]
+    chosen = of_topic(messages, '/controller/output')[30]
+    rows = [m._replace(data=m.data[:20]) if m is chosen else m for m in messages]
     log = read_ticks(write_own(tmp_path / 'bag', rows))
     assert '/controller/output: 1 messages cannot be read' in log.problems
 

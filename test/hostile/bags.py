@@ -23,14 +23,7 @@ from typing import NamedTuple
 
 from mcap.writer import CompressionType
 import numpy as np
-from support.recordings import (
-    cut,
-    messages_of,
-    record_lockstep,
-    with_every_command,
-    write_raw_mcap,
-    write_sqlite,
-)
+from support.recordings import record_ticks, write_raw_mcap, write_sqlite
 
 from hostile.bag_messages import MESSAGES
 from hostile.mcap_files import MCAP, whole
@@ -241,8 +234,7 @@ class Base(NamedTuple):
 
 def record(bag, domain, controller):
     """Record a controller over ROS; return the messages of its first ticks."""
-    recorded = messages_of(record_lockstep(bag, domain, TICKS, controller=controller))
-    return with_every_command(cut(recorded, TICKS))
+    return record_ticks(bag, domain, TICKS, controller=controller)
 
 
 def record_base(folder, domain):

@@ -115,7 +115,7 @@ def classical(file):
 
 
 def retune(file):
-    """Write what was found for one rival over a file that has the others."""
+    """Write what was found for one baseline over a file that has the others."""
     folder = file.parent / 'tuned'
     folder.mkdir()
     file.rename(folder / 'nominal.yaml')

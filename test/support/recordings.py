@@ -29,13 +29,13 @@ def num_ticks(bag):
         return 0
 
 
-TOLD_EACH_TICK = ('reference', 'feedback', 'error', 'output', 'gains', 'shield')
+EACH_TICK = ('reference', 'feedback', 'error', 'output', 'gains', 'shield')
 
 
 def has_caught_up(bag):
     """Return whether all messages of every tick are in a bag that is still recorded."""
     counts = Counter(message.topic for message in messages_of(bag))
-    return len({counts[f'/controller/{name}'] for name in TOLD_EACH_TICK}) == 1
+    return len({counts[f'/controller/{name}'] for name in EACH_TICK}) == 1
 
 
 def record_lockstep(bag, domain, least_ticks, **options):
@@ -48,10 +48,15 @@ def record_lockstep(bag, domain, least_ticks, **options):
     return bag
 
 
+def record_ticks(bag, domain, num_ticks, **options):
+    """Record some ticks and return their messages, with every command."""
+    return whole_ticks(record_lockstep(bag, domain, num_ticks, **options), num_ticks)
+
+
 def assert_equal(result):
     """Assert that all that is in a bag is equal to the bit, and every command as decided.
 
-    A busy machine loses commands on their way to the recorder: that is told, and nothing else is.
+    A busy machine loses commands on their way to the recorder: only that may be reported.
     """
     assert [p for p in result.problems if 'commands were sent, as their numbers' not in p] == []
     assert result.violations == []
@@ -80,6 +85,11 @@ def cut(messages, num_ticks):
         for k, message in enumerate(messages)
         if stamp_ns(message) <= end_ns and (stamp_ns(message) or k < last)
     ]
+
+
+def whole_ticks(bag, num_ticks):
+    """Return the messages of a bag until a number of ticks is complete, with every command."""
+    return with_every_command(cut(messages_of(bag), num_ticks))
 
 
 def with_every_command(messages):
