@@ -8,7 +8,7 @@ of order or impossible is named, and none of it is passed over.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 import json
@@ -227,21 +227,18 @@ def read_ticks(folder: Path, node: str = 'controller') -> TickLog:
     content = read_bag(folder, lambda topic: topic.endswith(topics))
     prefix = find_node(folder, content, node)
     by_stamp, facts, broken = _by_stamp(content, prefix)
-    layouts = (shield.names for group in by_stamp.values() for shield in group['shield'])
-    names = next((layout for layout in layouts if layout), SHIELD_NAMES)
-    if names[: len(SHIELD_NAMES)] != SHIELD_NAMES:
-        missing = ', '.join(name for name in SHIELD_NAMES if name not in names)
-        raise BagError(
-            f'{folder}: {prefix}shield is of another version and lacks {missing}; record again, '
-            'or replay with the version that recorded it.'
-        )
+    names = _shield_names(f'{folder}: {prefix}shield', by_stamp)
     found = _assemble(by_stamp, names)
     joints = found.sound[0].states[0].names if found.sound else ()
     both = command_topics(prefix[:-1].rpartition('/')[0])
     stamped, forward = (commands_of(content.messages, topic, joints) for topic in both)
-    unreadable = {log.topic: log.num_unreadable for log in (stamped, forward)}
-    broken.update({topic: number for topic, number in unreadable.items() if number})
-    problems = [*content.problems, *_missing(broken, found)]
+    broken += Counter({log.topic: log.num_unreadable for log in (stamped, forward)})
+    problems = [*content.problems]
+    problems += [f'{topic}: {number} messages cannot be read' for topic, number in broken.items()]
+    if found.num_incomplete:
+        problems.append(f'{found.num_incomplete} ticks lack a message and are left out')
+    if found.num_impossible:
+        problems.append(f'{found.num_impossible} ticks hold impossible values, left out')
     if not found.sound:
         why = '; '.join(problems)
         raise BagError(f'{folder}: holds no complete tick of {prefix[:-1]} ({why}); record one.')
@@ -273,14 +270,17 @@ def read_ticks(folder: Path, node: str = 'controller') -> TickLog:
     )
 
 
-def _missing(broken: Mapping[str, int], found: _Ticks) -> list[str]:
-    """Return what of the telemetry could not be used."""
-    problems = [f'{topic}: {n} messages cannot be read' for topic, n in broken.items()]
-    if found.num_incomplete:
-        problems.append(f'{found.num_incomplete} ticks lack a message and are left out')
-    if found.num_impossible:
-        problems.append(f'{found.num_impossible} ticks hold impossible values, left out')
-    return problems
+def _shield_names(where: str, by_stamp: _ByStamp) -> tuple[str, ...]:
+    """Return the names in ~/shield, and refuse those of another version."""
+    layouts = (shield.names for group in by_stamp.values() for shield in group['shield'])
+    names: tuple[str, ...] = next((layout for layout in layouts if layout), SHIELD_NAMES)
+    if names[: len(SHIELD_NAMES)] != SHIELD_NAMES:
+        missing = ', '.join(name for name in SHIELD_NAMES if name not in names)
+        raise BagError(
+            f'{where} is of another version and lacks {missing}; record again, or replay with the '
+            'version that recorded it.'
+        )
+    return names
 
 
 def _gaps(is_break: NDArray[np.bool_]) -> list[str]:

@@ -26,7 +26,7 @@ HOLDING_RADPS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Timed:
+class _Expected:
     """What expectations have in common: how they are written, and which times are refused."""
 
     def __post_init__(self) -> None:
@@ -42,13 +42,20 @@ class _Timed:
         parts = (f'{name} {list(x) if isinstance(x, tuple) else x}' for name, x in given)
         return ', '.join(parts)
 
+    def check(self, log: 'RunLog') -> Finding:
+        """Return whether it is met, and what was found."""
+        return self._check(log)
+
+    def _check(self, log: 'RunLog') -> Finding:
+        raise NotImplementedError
+
     def _given(self) -> list[tuple[str, Any]]:
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
         return [(name, value) for name, value in pairs if value is not None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reached(_Timed):
+class Reached(_Expected):
     """Something comes about within `within_s` after `after_s`."""
 
     after_s: float
@@ -66,7 +73,7 @@ class Reached(_Timed):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lasting(_Timed):
+class Lasting(_Expected):
     """Something holds from `from_s`, or the beginning, to `to_s`, or the end."""
 
     from_s: float | None = None
@@ -91,10 +98,8 @@ class ModeReached(Reached):
 
     mode: ModeName
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
-        is_so = log.mode == Mode[self.mode]
-        return self._reached(log, log.tick_s, is_so, self.mode)
+    def _check(self, log: 'RunLog') -> Finding:
+        return self._reached(log, log.tick_s, log.mode == Mode[self.mode], self.mode)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,8 +108,7 @@ class ModeInReached(Reached):
 
     mode_in: tuple[ModeName, ...]
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         is_so = np.isin(log.mode, [Mode[name] for name in self.mode_in])
         return self._reached(log, log.tick_s, is_so, ' or '.join(self.mode_in))
 
@@ -115,8 +119,7 @@ class NominalLeft(Reached):
 
     leaves_nominal: bool
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         is_so = log.mode != Mode.NOMINAL
         return self._reached(log, log.tick_s, is_so, 'another mode than NOMINAL')
 
@@ -127,14 +130,12 @@ class BrakeSet(Reached):
 
     braking: bool
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         what = 'brake' if self.braking else 'release of the brake'
         before = np.flatnonzero(log.braking_s < log.when(self.after_s))
         if len(before) and log.is_braking[before[-1]] == self.braking:
             return True, f'{what} before'
-        is_so = log.is_braking == self.braking
-        return self._reached(log, log.braking_s, is_so, what)
+        return self._reached(log, log.braking_s, log.is_braking == self.braking, what)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,8 +144,7 @@ class ZeroOrHolding(Reached):
 
     zero_or_holding: bool
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         after_s = log.when(self.after_s)
         begin_s = after_s + self.within_s
         rows = np.flatnonzero((log.command_s >= begin_s) & (log.command_s <= log.end_s))
@@ -170,8 +170,7 @@ class Never(Lasting):
 
     never: ModeName
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         is_so = (log.mode == Mode[self.never]) & self._within(log, log.tick_s)
         rows = np.flatnonzero(is_so)
         found = f'{self.never} at {log.tick_s[rows[0]]:.3f} s' if len(rows) else 'never'
@@ -184,8 +183,7 @@ class Only(Lasting):
 
     only: tuple[ModeName, ...]
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         is_other = ~np.isin(log.mode, [Mode[name] for name in self.only])
         rows = np.flatnonzero(is_other & self._within(log, log.tick_s))
         if not len(rows):
@@ -199,8 +197,7 @@ class ErrorBelow(Lasting):
 
     error_below_rad: float
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         errors = log.error_rad[self._within(log, log.tick_s) & np.isfinite(log.error_rad)]
         if not len(errors):
             return False, 'no error is known in that time'
@@ -214,8 +211,7 @@ class SpeedBelow(Lasting):
 
     speed_below_radps: tuple[float, ...]
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         speeds = np.abs(log.true_qd_radps[self._within(log, log.step_s)])
         if not len(speeds):
             return False, 'the robot took no step in that time'
@@ -230,8 +226,7 @@ class EffortBelow(Lasting):
 
     effort_below_nm: tuple[float, ...]
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         efforts = np.abs(log.commands.effort_nm[self._within(log, log.command_s)])
         if not len(efforts):
             return False, 'no command in that time'
@@ -246,8 +241,7 @@ class RateAbove(Lasting):
 
     rate_above_hz: float
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         begin_s, end_s = self._ends_s(log)
         number = int(np.sum(self._within(log, log.command_s)))
         rate_hz = number / max(end_s - begin_s, SLACK)
@@ -260,8 +254,7 @@ class GapBelow(Lasting):
 
     gap_below_s: float
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         times_s = log.command_s[self._within(log, log.command_s)]
         if not len(times_s):
             return False, 'no command in that time'
@@ -277,8 +270,7 @@ class Alone(Lasting):
 
     alone: bool
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         times_s = log.foreign_s[self._within(log, log.foreign_s)]
         if not len(times_s):
             return True, 'no command of others'
@@ -291,8 +283,7 @@ class InOrder(Lasting):
 
     in_order: bool
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
+    def _check(self, log: 'RunLog') -> Finding:
         number = total = 0
         for seen_s, stamp_ns in log.used_states:
             meant = stamp_ns[self._within(log, seen_s)]
@@ -306,10 +297,8 @@ class Certified(Lasting):
 
     certified: bool
 
-    def check(self, log: 'RunLog') -> Finding:
-        """Return whether it is met, and what was found."""
-        is_meant = self._within(log, log.tick_s) & (log.mode == Mode.NOMINAL)
-        excess = log.excess[is_meant]
+    def _check(self, log: 'RunLog') -> Finding:
+        excess = log.excess[self._within(log, log.tick_s) & (log.mode == Mode.NOMINAL)]
         if not len(excess):
             return False, 'no tick in NOMINAL'
         number, largest = int(np.sum(excess > SLACK)), float(excess.max())

@@ -12,6 +12,7 @@ from support.bags import a_message, write_bag
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from mcap.writer import CompressionType
+from support.made_bags import without
 from support.recordings import (
     changed,
     read,
@@ -38,11 +39,6 @@ def messages(tmp_path_factory):
 
 def of_topic(messages, topic):
     return [message for message in messages if message.topic == topic]
-
-
-def without(messages, topic, number):
-    chosen = of_topic(messages, topic)[number]
-    return [message for message in messages if message is not chosen]
 
 
 def test_a_whole_bag_has_no_problems(tmp_path, messages):
@@ -125,7 +121,7 @@ def test_reordered_ticks_are_put_in_order_and_flagged(tmp_path, messages):
 
 @pytest.mark.parametrize('topic', ['shield', 'reference', 'feedback', 'output', 'gains'])
 def test_a_tick_that_lacks_a_message_is_flagged(tmp_path, messages, topic):
-    rows = without(messages, f'/controller/{topic}', 30)
+    rows = without(messages, f'controller/{topic}', {30})
     log = read_ticks(write_own(tmp_path / 'bag', rows))
     assert log.num_incomplete == 1
     assert '1 ticks lack a message and are left out' in log.problems
@@ -135,7 +131,7 @@ def test_a_tick_that_lacks_a_message_is_flagged(tmp_path, messages, topic):
 def test_a_lost_tick_is_a_gap(tmp_path, messages):
     rows = messages
     for topic in ('shield', 'reference', 'feedback', 'output', 'gains'):
-        rows = without(rows, f'/controller/{topic}', 30)
+        rows = without(rows, f'controller/{topic}', {30})
     log = read_ticks(write_own(tmp_path / 'bag', rows))
     assert '1 gaps, the first before tick 30' in log.problems
 

@@ -8,7 +8,6 @@ from itertools import count
 from mcap.writer import CompressionType
 from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
-from rosbags.typesys import get_typestore, Stores
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.reader import BagError, read_bag
@@ -17,9 +16,8 @@ from metactl_ros.bag.topics import load_definition
 from metactl_ros.bag.writer import BagTopic, BagWriter, ReceivedMessage
 from metactl_ros.processes import running, Setup
 from metactl_ros.ros.loopback import loopback_environment
+from support.made_bags import doctored, STORE
 from support.ros_peer import wait_until
-
-STORE = get_typestore(Stores.ROS2_JAZZY)
 
 
 def num_ticks(bag):
@@ -73,17 +71,12 @@ def messages_of(bag):
 
 def cut(messages, num_ticks):
     """Return what has come when a number of ticks is complete."""
-    seen = Counter()
-    last = next(
-        k
-        for k, message in enumerate(messages)
-        if message.topic.endswith('/gains') and _next(seen, message.topic) == num_ticks
-    )
-    end_ns = stamp_ns(messages[last])
+    ends = [k for k, message in enumerate(messages) if message.topic.endswith('/gains')]
+    last, stamps_ns = ends[num_ticks - 1], [stamp_ns(message) for message in messages]
     return [
         message
-        for k, message in enumerate(messages)
-        if stamp_ns(message) <= end_ns and (stamp_ns(message) or k < last)
+        for k, (message, own_ns) in enumerate(zip(messages, stamps_ns, strict=True))
+        if own_ns <= stamps_ns[last] and (own_ns or k < last)
     ]
 
 
@@ -122,14 +115,7 @@ def read(message):
 
 def changed(messages, topic, number, change):
     """Return the messages, with one of a topic changed by a function."""
-    seen, rows = Counter(), []
-    for message in messages:
-        if message.topic == topic and _next(seen, topic) - 1 == number:
-            content = read(message)
-            change(content)
-            message = message._replace(data=bytes(STORE.serialize_cdr(content, message.type_name)))
-        rows.append(message)
-    return rows
+    return doctored(messages, topic.removeprefix('/'), change, {number})
 
 
 def write_own(bag, messages):
@@ -168,8 +154,3 @@ def write_raw_mcap(file, messages, compression=CompressionType.ZSTD):
             writer.add_message(channels[topic], log_time_ns, data, log_time_ns, next(numbers))
         writer.finish()
     return file
-
-
-def _next(seen, topic):
-    seen[topic] += 1
-    return seen[topic]
