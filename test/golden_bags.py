@@ -48,13 +48,12 @@ def replay(name, out):
 
 def record():
     """Record over ROS."""
-    from support.recordings import cut, messages_of, record_lockstep, with_every_command, write_own
+    from support.recordings import record_ticks, write_own
 
     domain = os.getpid() % 50 * 2
     for name, options in RECORDED.items():
         with tempfile.TemporaryDirectory() as folder:
-            bag = record_lockstep(Path(folder) / 'bag', domain, NUM_TICKS, **options)
-            messages = with_every_command(cut(messages_of(bag), NUM_TICKS))
+            messages = record_ticks(Path(folder) / 'bag', domain, NUM_TICKS, **options)
         shutil.rmtree(BAGS / name, ignore_errors=True)
         BAGS.mkdir(parents=True, exist_ok=True)
         write_own(BAGS / name, [m for m in messages if m.topic not in NOT_READ])

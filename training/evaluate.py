@@ -25,7 +25,6 @@ from rich.console import Console
 from rich.table import Table
 
 from metactl_ros.baselines import CLASSICAL, ControllerSpec, load_baselines, load_spec
-from metactl_ros.bench.twins import Twin, TWINS
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from metactl_ros.metrics import delta_percent
@@ -33,7 +32,15 @@ from metactl_ros.policy.bundle import read_bundle
 from metactl_ros.settings import load_settings, PlantName, provenance, Settings
 from metactl_ros.signals import Array
 from training.arguments import command_parser, positive_count, positive_number, refusing
-from training.judge.rollouts import BUNDLE_SUFFIX, Conditions, Rollouts, run_trial, Trial
+from training.judge.rollouts import (
+    BUNDLE_SUFFIX,
+    Conditions,
+    Rollouts,
+    run_trial,
+    Trial,
+    Twin,
+    TWINS,
+)
 from training.paper_numbers import BASELINE_RAD
 from training.pool import run_jobs
 from training.stats import mean_of

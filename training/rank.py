@@ -41,7 +41,6 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bench.twins import fixed_gain_twin
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
@@ -49,6 +48,7 @@ from metactl_ros.settings import make_plant, Settings
 from metactl_ros.signals import Array, seconds
 from metactl_ros.sim.plant import PlantStart
 from metactl_ros.sim.task import draw_episode, Episode
+from training.judge.rollouts import fixed_gain_twin
 
 Signal: TypeAlias = Literal['retained', 'residual']
 NullDraw: TypeAlias = Callable[[Array, Array, np.random.Generator], Array]

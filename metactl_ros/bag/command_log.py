@@ -8,30 +8,35 @@ Every message has its row, whatever node sent it and whatever is in it. Its effo
 only if it has exactly one for each joint and names exactly these joints, in their order; else they
 are NaN, so that a check for finite efforts finds it.
 
-`align` finds which command belongs to which tick where only order and content decide.
+`answering_rows` finds the command of each tick by its stamp; `align` does where only order and
+content decide.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.bag.cdr import CdrError, read_joint_state, read_multi_array
 from metactl_ros.bag.reader import BagMessage
+from metactl_ros.bag.topics import TOPICS
 from metactl_ros.signals import Array
 
 STAMPED = 'joint_commands'
 """sensor_msgs/JointState."""
 FORWARD = 'forward_effort_controller/commands'
 """std_msgs/Float64MultiArray: what a robot of ros2_control applies. It has no stamp."""
-TYPES = {STAMPED: 'sensor_msgs/msg/JointState', FORWARD: 'std_msgs/msg/Float64MultiArray'}
+TYPES = {topic: TOPICS[topic] for topic in (STAMPED, FORWARD)}
 LARGEST = 2**63 - 1
 """ns; what a bag calls a time has 64 bits without a sign, and may be anything."""
 NEAR = 6
 """Altered, missing and additional messages in a row among which the next equal ones are sought;
 beyond, only a mere gap or mere additions are."""
+
+
+_T = TypeVar('_T')
 
 
 class CommandLog(NamedTuple):
@@ -123,6 +128,44 @@ def _read_forward(data: bytes) -> _Command:
     """Return a command without a stamp; the label of its only dimension names the joints."""
     labels, efforts = read_multi_array(data)
     return _Command(0, tuple(','.join(labels).split(',')) if any(labels) else (), efforts)
+
+
+def answering_rows(
+    stamp_ns: NDArray[np.int64],
+    effort_nm: Array,
+    publish_time_ns: NDArray[np.int64],
+    stamped: CommandLog,
+) -> NDArray[np.int64]:
+    """Return the row of each tick's command, shape (T,); -1 where none has its stamp.
+
+    Of several that share a stamp, order and content decide. The zeros that end a run have the
+    stamp of its last state in simulated time, and belong to no tick.
+
+    Args:
+        stamp_ns: Of the ticks, shape (T,).
+        effort_nm: What each decided, shape (T, n).
+        publish_time_ns: When each was published, shape (T,).
+        stamped: The messages of joint_commands.
+    """
+    rows_of, ticks_of = _places(stamped.stamp_ns.tolist()), _places(stamp_ns.tolist())
+    found = np.full(len(stamp_ns), -1, dtype=np.int64)
+    for stamp, ticks in ticks_of.items():
+        own = np.array(rows_of.get(stamp, []), dtype=np.int64)
+        if len(ticks) == len(own) == 1:
+            found[ticks[0]] = own[0]
+            continue
+        answers = align(
+            [effort.tobytes() for effort in effort_nm[ticks]],
+            np.array([publish_time_ns[k - 1] if k else 0 for k in ticks]),
+            [effort.tobytes() for effort in stamped.effort_nm[own]],
+            stamped.publish_time_ns[own],
+        )
+        is_answer = answers >= 0
+        if len(ticks) > 1:
+            is_other = (stamped.effort_nm[own] != effort_nm[ticks][answers]).any(axis=1)
+            is_answer &= stamped.effort_nm[own].any(axis=1) | ~is_other
+        found[np.array(ticks)[answers[is_answer]]] = own[is_answer]
+    return found
 
 
 def align(
@@ -223,8 +266,9 @@ def _next_equal(
     return i, p
 
 
-def _places(contents: Sequence[bytes]) -> dict[bytes, list[int]]:
-    places: dict[bytes, list[int]] = {}
+def _places(contents: Sequence[_T]) -> dict[_T, list[int]]:
+    """Return where each content is, in order."""
+    places: dict[_T, list[int]] = {}
     for place, content in enumerate(contents):
         places.setdefault(content, []).append(place)
     return places

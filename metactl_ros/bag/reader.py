@@ -169,6 +169,32 @@ def read_bag(path: Path, is_wanted: Callable[[str], bool]) -> BagContent:
     return BagContent(collector.messages, collector.counts, tuple(problems))
 
 
+def find_node(where: Path, content: BagContent, node: str) -> str:
+    """Return what the topics of a controller node begin with, as in /left/controller/.
+
+    Raises:
+        BagError: If there is no such node, or several.
+    """
+    end = f'/{node.strip("/")}/'
+    found = sorted(
+        {topic[: -len('shield')] for topic in content.counts if topic.endswith(f'{end}shield')}
+    )
+    if len(found) > 1:
+        raise BagError(
+            f'{where}: has several nodes {node!r}, {", ".join(name[:-1] for name in found)}; name '
+            'one of them with --node.'
+        )
+    if not found:
+        topics = ', '.join(sorted(content.counts))[:MAX_TEXT] or 'no topics'
+        why = f' ({"; ".join(content.problems)})' if content.problems else ''
+        raise BagError(
+            f'{where}: lacks the telemetry of a node {node!r}, such as {end}shield; states and '
+            f'commands alone do not say what a controller knew. Found {topics}{why}; record with '
+            'metactl record.'
+        )
+    return found[0]
+
+
 class MessageCollector:
     """Takes messages as they are read, and refuses a bag that holds more than it can.
 

@@ -1,33 +1,63 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller saw and did, read back from a bag, tick by tick."""
+"""What a controller saw and did, read back from a bag, tick by tick.
 
+All messages of a tick have the stamp of its command. Where ticks share a stamp, as those of a
+robot that stands still in simulated time, their order distinguishes them. Whatever is missing, out
+of order or impossible is named, and none of it is passed over.
+"""
+
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 import json
+import math
 from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bag.command_log import align, CommandLog
-from metactl_ros.bag.reader import read_bag
-from metactl_ros.bag.tick_messages import (
-    collect,
-    follows,
-    LATE_MS,
-    NodeMessages,
-    NOW,
-    RESTART,
-    RESUMED,
-    STATES,
-    telemetry_topics,
-    TickMessages,
+from metactl_ros.bag.cdr import (
+    CdrError,
+    JointValues,
+    Point,
+    read_joint_state,
+    read_string,
+    read_trajectory,
 )
+from metactl_ros.bag.command_log import (
+    answering_rows,
+    command_topics,
+    CommandLog,
+    commands_of,
+    FORWARD,
+    LARGEST,
+    STAMPED,
+)
+from metactl_ros.bag.reader import BagContent, BagError, find_node, read_bag
+from metactl_ros.bag.topics import SHIELD_NAMES, TOPICS
+from metactl_ros.config import shown
+from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
+TYPES = {
+    kind: TOPICS[f'controller/{kind}']
+    for kind in ('shield', 'reference', 'feedback', 'output', 'gains', 'bundle')
+}
+"""Of the controller node; a tick has one of each but bundle, and a feedback for each state."""
+_ByStamp: TypeAlias = dict[int, dict[str, list[Any]]]
+"""The messages that share a stamp, by kind, each in the order of the bag."""
+LONGEST_S = 1e8
+"""No controller runs for longer: years. Beyond it a time is as good as NaN."""
+MODES, CAUSES = frozenset(Mode), frozenset(Cause)
 GAP = 1.5
 """Periods between two ticks from which on one may be missing."""
+MODE, ERROR, RESTART, STATES, NOW = (
+    SHIELD_NAMES.index(name) for name in ('mode', 'error', 'was_restarted', 'num_states', 'now_s')
+)
+LATE_MS, RESUMED = (SHIELD_NAMES.index(name) for name in ('late_ms', 'was_resumed'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +180,38 @@ class TickLog:
         return replace(self, **arrays, seen=Seen(**seen | {'begin': begin}), shield=shield)
 
 
+class TickMessages(NamedTuple):
+    """All messages of one tick."""
+
+    stamp_ns: int
+    shield: tuple[float, ...]
+    """Those of SHIELD_NAMES first."""
+    points: tuple[Point, ...]
+    states: tuple[JointValues, ...]
+    """As many as points."""
+    output: JointValues
+    gains: JointValues
+    publish_time_ns: int
+    """Of its shield; the command was published just before."""
+    log_time_ns: int
+    """When the recorder received that."""
+
+
+class _Ticks(NamedTuple):
+    """What could be put together."""
+
+    sound: list[TickMessages]
+    num_incomplete: int
+    num_impossible: int
+    left_out_ns: frozenset[int]
+
+
+def telemetry_topics(node: str) -> tuple[str, ...]:
+    """Return how the topics end that a log of a node is made of."""
+    telemetry = (f'/{node.strip("/")}/{topic}' for topic in TYPES)
+    return (*telemetry, f'/{STAMPED}', f'/{FORWARD}')
+
+
 def read_ticks(folder: Path, node: str = 'controller') -> TickLog:
     """Return the ticks of a controller node in a bag.
 
@@ -158,20 +220,78 @@ def read_ticks(folder: Path, node: str = 'controller') -> TickLog:
         node: Its name; with its namespace if the bag has several, as in /left/controller.
 
     Raises:
-        BagError: If it is no bag, or holds no complete tick of such a node.
+        BagError: If it is no bag, holds no complete tick of such a node, or those of several, of
+            two controllers or of another version.
     """
-    wanted = telemetry_topics(node)
-    content = read_bag(folder, lambda topic: topic.endswith(wanted))
-    found = collect(folder, content, node)
-    is_break = find_breaks(found.ticks)
-    problems = [*content.problems, *found.problems]
-    if not found.facts:
+    topics = telemetry_topics(node)
+    content = read_bag(folder, lambda topic: topic.endswith(topics))
+    prefix = find_node(folder, content, node)
+    by_stamp, facts, broken = _by_stamp(content, prefix)
+    names = _shield_names(f'{folder}: {prefix}shield', by_stamp)
+    found = _assemble(by_stamp, names)
+    joints = found.sound[0].states[0].names if found.sound else ()
+    both = command_topics(prefix[:-1].rpartition('/')[0])
+    stamped, forward = (commands_of(content.messages, topic, joints) for topic in both)
+    broken += Counter({log.topic: log.num_unreadable for log in (stamped, forward)})
+    problems = [*content.problems]
+    problems += [f'{topic}: {number} messages cannot be read' for topic, number in broken.items()]
+    if found.num_incomplete:
+        problems.append(f'{found.num_incomplete} ticks lack a message and are left out')
+    if found.num_impossible:
+        problems.append(f'{found.num_impossible} ticks hold impossible values, left out')
+    if not found.sound:
+        why = '; '.join(problems)
+        raise BagError(f'{folder}: holds no complete tick of {prefix[:-1]} ({why}); record one.')
+    ticks = found.sound
+    if any(not follows(a, b) for a, b in pairwise(ticks)):
+        problems.append('ticks are not in the order in which they happened')
+        ticks.sort(key=lambda tick: tick.stamp_ns)
+    if any(entry != facts[0] for entry in facts):
+        raise BagError(
+            f'{folder}: holds ticks of two controllers, {shown(facts[0])} and another; replay the '
+            'file of one of them.'
+        )
+    if not facts or not facts[0]:
         problems.append('bundle: was not recorded, so the policy is not known')
+    is_break = find_breaks(ticks)
+    problems += _gaps(is_break)
+    return TickLog(
+        **_arrays(ticks, names, stamped),
+        joint_names=joints,
+        gain_names=ticks[0].gains.names,
+        is_break=is_break,
+        stamped=stamped,
+        forward=forward,
+        facts=facts[0] if facts else {},
+        num_incomplete=found.num_incomplete,
+        num_impossible=found.num_impossible,
+        left_out_ns=found.left_out_ns,
+        problems=tuple(problems),
+    )
+
+
+def _shield_names(where: str, by_stamp: _ByStamp) -> tuple[str, ...]:
+    """Return the names in ~/shield, and refuse those of another version."""
+    layouts = (shield.names for group in by_stamp.values() for shield in group['shield'])
+    names: tuple[str, ...] = next((layout for layout in layouts if layout), SHIELD_NAMES)
+    if names[: len(SHIELD_NAMES)] != SHIELD_NAMES:
+        missing = ', '.join(name for name in SHIELD_NAMES if name not in names)
+        raise BagError(
+            f'{where} is of another version and lacks {missing}; record again, or replay with the '
+            'version that recorded it.'
+        )
+    return names
+
+
+def _gaps(is_break: NDArray[np.bool_]) -> list[str]:
+    """Return where ticks are missing, in words."""
+    problems = []
     if is_break[0]:
         problems.append('begins in the middle of a run: what led to its first tick is missing')
     if is_break[1:].any():
-        problems.append(f'{is_break[1:].sum()} gaps, the first before tick {_second(is_break)}')
-    return _log_of(found, is_break, tuple(problems))
+        first = int(np.argmax(is_break[1:])) + 1
+        problems.append(f'{is_break[1:].sum()} gaps, the first before tick {first}')
+    return problems
 
 
 def find_breaks(ticks: Sequence[TickMessages]) -> NDArray[np.bool_]:
@@ -194,91 +314,143 @@ def find_breaks(ticks: Sequence[TickMessages]) -> NDArray[np.bool_]:
     return is_break
 
 
-def _second(is_break: NDArray[np.bool_]) -> int:
-    return int(np.argmax(is_break[1:])) + 1
+def follows(before: TickMessages, tick: TickMessages) -> bool:
+    """Return whether a tick can have come after another: time and states only go on."""
+    if tick.shield[RESTART]:
+        return True
+    last_ns = before.points[-1].time_ns
+    goes_on = tick.points[0].time_ns > last_ns if tick.shield[STATES] else True
+    return tick.shield[NOW] >= before.shield[NOW] and goes_on
 
 
-def _log_of(
-    found: NodeMessages, is_break: NDArray[np.bool_], problems: tuple[str, ...]
-) -> TickLog:
-    ticks = found.ticks
+def _arrays(
+    ticks: Sequence[TickMessages], shield_names: Sequence[str], stamped: CommandLog
+) -> dict[str, Any]:
+    """Return the fields of a log that have one row per tick, and what was seen."""
     shield = np.array([tick.shield for tick in ticks])
-    counts = [len(tick.points) for tick in ticks]
-    begin = np.concatenate([[0], np.cumsum(counts)])
+    begin = np.concatenate([[0], np.cumsum([len(tick.points) for tick in ticks])])
     states = [state for tick in ticks for state in tick.states]
     points = [point for tick in ticks for point in tick.points]
-    seen = Seen(
-        begin=begin,
-        stamp_ns=np.array([point.time_ns for point in points], dtype=np.int64),
-        q_rad=np.array([state.position for state in states]),
-        qd_radps=np.array([state.velocity for state in states]),
-        q_desired_rad=np.array([point.positions for point in points]),
-        qd_desired_radps=np.array([point.velocities for point in points]),
-        qdd_desired_radps2=np.array([point.accelerations for point in points]),
-    )
-    last = begin[1:] - 1
-    stamped, forward = found.commands
-    row, nothing = _commands_of(ticks, stamped), np.full(stamped.effort_nm.shape[1], np.nan)
-    return TickLog(
-        stamp_ns=np.array([tick.stamp_ns for tick in ticks], dtype=np.int64),
-        now_ns=np.rint(shield[:, NOW] * NANOSECONDS_PER_SECOND).astype(np.int64),
-        joint_names=ticks[0].states[0].names,
-        gain_names=ticks[0].gains.names,
-        q_rad=seen.q_rad[last],
-        qd_radps=seen.qd_radps[last],
-        q_desired_rad=seen.q_desired_rad[last],
-        qd_desired_radps=seen.qd_desired_radps[last],
-        qdd_desired_radps2=seen.qdd_desired_radps2[last],
-        effort_nm=np.array([tick.output.effort for tick in ticks]),
-        wanted_nm=np.array([tick.output.velocity for tick in ticks]),
-        effort_before_nm=np.array([tick.states[-1].effort for tick in ticks]),
-        command_row=row,
-        sent_nm=np.vstack([stamped.effort_nm, nothing])[row],
-        gains=np.array([tick.gains.position for tick in ticks]),
-        action=np.array([tick.gains.velocity for tick in ticks]),
-        is_restart=shield[:, RESTART] != 0.0,
-        is_resumed=shield[:, RESUMED] != 0.0,
-        num_states=shield[:, STATES].astype(np.int64),
-        is_break=is_break,
-        publish_time_ns=np.array([tick.publish_time_ns for tick in ticks], dtype=np.int64),
-        log_time_ns=np.array([tick.log_time_ns for tick in ticks], dtype=np.int64),
-        seen=seen,
-        stamped=stamped,
-        forward=forward,
-        shield=dict(zip(found.shield_names, shield.T, strict=True)),
-        facts=found.facts,
-        num_incomplete=found.num_incomplete,
-        num_impossible=found.num_impossible,
-        left_out_ns=found.left_out_ns,
-        problems=problems,
-    )
+    motion = {
+        'q_rad': np.array([state.position for state in states]),
+        'qd_radps': np.array([state.velocity for state in states]),
+        'q_desired_rad': np.array([point.positions for point in points]),
+        'qd_desired_radps': np.array([point.velocities for point in points]),
+        'qdd_desired_radps2': np.array([point.accelerations for point in points]),
+    }
+    seen_ns = np.array([point.time_ns for point in points], dtype=np.int64)
+    stamp_ns, publish_time_ns, log_time_ns = np.array(
+        [(tick.stamp_ns, tick.publish_time_ns, tick.log_time_ns) for tick in ticks], dtype=np.int64
+    ).T.copy()
+    effort_nm = np.array([tick.output.effort for tick in ticks])
+    row = answering_rows(stamp_ns, effort_nm, publish_time_ns, stamped)
+    nothing = np.full(stamped.effort_nm.shape[1], np.nan)
+    return {
+        **{name: values[begin[1:] - 1] for name, values in motion.items()},
+        'stamp_ns': stamp_ns,
+        'publish_time_ns': publish_time_ns,
+        'log_time_ns': log_time_ns,
+        'now_ns': np.rint(shield[:, NOW] * NANOSECONDS_PER_SECOND).astype(np.int64),
+        'effort_nm': effort_nm,
+        'wanted_nm': np.array([tick.output.velocity for tick in ticks]),
+        'effort_before_nm': np.array([tick.states[-1].effort for tick in ticks]),
+        'command_row': row,
+        'sent_nm': np.vstack([stamped.effort_nm, nothing])[row],
+        'gains': np.array([tick.gains.position for tick in ticks]),
+        'action': np.array([tick.gains.velocity for tick in ticks]),
+        'is_restart': shield[:, RESTART] != 0.0,
+        'is_resumed': shield[:, RESUMED] != 0.0,
+        'num_states': shield[:, STATES].astype(np.int64),
+        'seen': Seen(begin=begin, stamp_ns=seen_ns, **motion),
+        'shield': dict(zip(shield_names, shield.T, strict=True)),
+    }
 
 
-def _commands_of(ticks: Sequence[TickMessages], stamped: CommandLog) -> NDArray[np.int64]:
-    """Return the row of each tick's command, shape (T,); -1 where none has its stamp.
+def _by_stamp(
+    content: BagContent, prefix: str
+) -> tuple[_ByStamp, list[dict[str, str]], Counter[str]]:
+    """Return the telemetry by stamp, the content of ~/bundle, and how many are broken."""
+    by_stamp: _ByStamp = defaultdict(lambda: defaultdict(list))
+    facts: list[dict[str, str]] = []
+    broken: Counter[str] = Counter()
+    for topic, type_name, log_time_ns, data, publish_time_ns, _ in content.messages:
+        kind = topic.removeprefix(prefix) if topic.startswith(prefix) else topic
+        if kind not in TYPES:
+            continue
+        try:
+            if type_name != TYPES[kind]:
+                raise CdrError(f'expected {TYPES[kind]}, found {type_name}')
+            if kind == 'bundle':
+                facts.append(_read_facts(data))
+            elif kind == 'reference':
+                trajectory = read_trajectory(data)
+                by_stamp[trajectory.stamp_ns][kind].append(trajectory.points)
+            else:
+                values = read_joint_state(data)
+                by_stamp[values.stamp_ns][kind].append(values)
+                if kind == 'shield':
+                    times_ns = min(publish_time_ns, LARGEST), min(log_time_ns, LARGEST)
+                    by_stamp[values.stamp_ns]['times_ns'].append(times_ns)
+        except (CdrError, ValueError, AttributeError, RecursionError):  # the latter two of JSON
+            broken[topic] += 1
+    return by_stamp, facts, broken
 
-    Of several that share a stamp, order and content decide. The zeros that end a run have the
-    stamp of its last state in simulated time, and belong to no tick.
+
+def _read_facts(data: bytes) -> dict[str, str]:
+    """Return the table of ~/bundle; values that are no texts stay JSON.
+
+    Raises:
+        ValueError, AttributeError, RecursionError: If it is no table in JSON.
     """
-    rows: dict[int, list[int]] = {}
-    for row, stamp_ns in enumerate(stamped.stamp_ns.tolist()):
-        rows.setdefault(stamp_ns, []).append(row)
-    groups: dict[int, list[int]] = {}
-    for k, tick in enumerate(ticks):
-        groups.setdefault(tick.stamp_ns, []).append(k)
-    found = np.full(len(ticks), -1, dtype=np.int64)
-    for stamp_ns, members in groups.items():
-        own = np.array(rows.get(stamp_ns, []), dtype=np.int64)
-        decided = np.array([ticks[k].output.effort for k in members])
-        answers = align(
-            [effort.tobytes() for effort in decided],
-            np.array([ticks[k - 1].publish_time_ns if k else 0 for k in members]),
-            [effort.tobytes() for effort in stamped.effort_nm[own]],
-            stamped.publish_time_ns[own],
-        )
-        is_answer = answers >= 0
-        if len(members) > 1:
-            is_other = (stamped.effort_nm[own] != decided[answers]).any(axis=1)
-            is_answer &= stamped.effort_nm[own].any(axis=1) | ~is_other
-        found[np.array(members)[answers[is_answer]]] = own[is_answer]
-    return found
+    table = json.loads(read_string(data)).items()
+    facts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in table}
+    # Half a character can be written in JSON, and nowhere else.
+    ''.join((*facts, *facts.values())).encode()
+    return facts
+
+
+def _is_sound(tick: TickMessages, first: TickMessages, num_values: int) -> bool:
+    """Return whether all arrays of a tick have their sizes, and what must be finite is."""
+    n, m, joints = len(first.output.effort), len(first.gains.position), first.states[0].names
+    arrays = [x for p in tick.points for x in p[:3]] + [x for s in tick.states for x in s[2:]]
+    sizes = {len(x) for x in (*arrays, tick.output.effort, tick.output.velocity)}
+    states = (x for s in tick.states for x in (*s.position, *s.velocity))
+    times_s = (tick.shield[NOW], *(p.time_ns / 1e9 for p in tick.points))
+    return (
+        sizes == {n}
+        and n == len(joints) > 0
+        and {len(tick.gains.position), len(tick.gains.velocity), len(first.gains.names)} == {m}
+        and len(tick.shield) == num_values
+        and tick.states[0].names == joints
+        and tick.gains.names == first.gains.names
+        and all(map(math.isfinite, states))
+        and all(abs(t) <= LONGEST_S for t in times_s)
+        and tick.shield[MODE] in MODES
+        and tick.shield[ERROR] in CAUSES
+    )
+
+
+def _assemble(by_stamp: _ByStamp, names: tuple[str, ...]) -> _Ticks:
+    """Return all ticks in the order of the bag, and which are left out."""
+    ticks: list[TickMessages] = []
+    num_incomplete, left_out_ns = 0, set()
+    for stamp_ns, group in by_stamp.items():
+        states, num_complete = group['feedback'], 0
+        rows = [group[kind] for kind in ('shield', 'reference', 'output', 'gains', 'times_ns')]
+        for shield, points, output, gains, times_ns in zip(*rows, strict=False):
+            is_whole = bool(points) and len(points) <= len(states) and shield.names == names
+            is_whole = is_whole and len(shield.position) == len(names) > 0
+            if not is_whole or max(shield.position[STATES], 1.0) != len(points):
+                break
+            seen, states = tuple(states[: len(points)]), states[len(points) :]
+            ticks.append(
+                TickMessages(stamp_ns, shield.position, points, seen, output, gains, *times_ns)
+            )
+            num_complete += 1
+        num_missing = max(max(map(len, rows)) - num_complete, bool(states))
+        if num_missing:
+            num_incomplete += num_missing
+            left_out_ns.add(stamp_ns)
+    sound = [tick for tick in ticks if _is_sound(tick, ticks[0], len(names))]
+    left_out_ns |= {tick.stamp_ns for tick in ticks} - {tick.stamp_ns for tick in sound}
+    return _Ticks(sound, num_incomplete, len(ticks) - len(sound), frozenset(left_out_ns))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The topics that are recorded, the definitions of their messages, and the names in ~/shield.
+"""The topics that are recorded, the definitions of their messages, and what some of them hold.
 
 A bag carries the .msg texts of its messages, so that it can be read without ROS. Every message
 package installs `share/<package>/msg/<Type>.msg` and, next to it, a .json that names all types the
@@ -8,12 +8,18 @@ message is made of and their hashes. This holds for the wheels, apt and colcon.
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from metactl_ros.config import build
+from metactl_ros.control.estimators.choice import EstimatorSettings
+from metactl_ros.control.gain_map import GainBox
+from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.errors import ConfigError, MissingDependency
+from metactl_ros.signals import Array
 
 JOINT_STATE = 'sensor_msgs/msg/JointState'
 TOPICS = {
@@ -85,6 +91,8 @@ distance is -1 where the proposal was replaced; mode is a `Mode`, error and caus
 a `Cause`, reason is a `Reason`; cause_joint counts from 0, -1 is none in
 particular.
 """
+SETTINGS = 'settings'
+"""The key of a `RecordedController` in the table of ~/bundle."""
 SEPARATOR = '=' * 80
 
 
@@ -159,3 +167,54 @@ def _definition_file(type_name: str) -> Path:
         f'message type {type_name!r}: not installed; install its package with pip install '
         f'ros-jazzy-{package.replace("_", "-")}, or source the workspace that has it.'
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedController:
+    """What of a controller is not in the robot's `controller.yaml`, as ~/bundle carries it.
+
+    Gains and estimator of a baseline come from a file that may be another one when its bag is
+    replayed. So the node publishes them as JSON, which keeps every bit of a number.
+    """
+
+    gain_box: GainBox
+    estimator: EstimatorSettings | None = None
+    action: tuple[float, ...] | None = None
+    """What a constant policy proposes, shape (m,); None if it depends on the window."""
+
+    def __post_init__(self) -> None:
+        kinds = len(self.gain_box.named_ends())
+        if self.action is not None and (not self.action or len(self.action) % kinds):
+            raise ConfigError(
+                f'RecordedController.action: expected {kinds} entries per joint, one per gain, '
+                f'found {len(self.action)}.'
+            )
+
+    @classmethod
+    def of(cls, controller: ControllerSettings, action: Array | None) -> Self:
+        """Return what is recorded of a controller, and of the action of a constant policy."""
+        return cls(
+            gain_box=controller.gain_box,
+            estimator=controller.estimator,
+            action=None if action is None else tuple(action.tolist()),
+        )
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Self:
+        """Return what `to_json` wrote.
+
+        Raises:
+            ConfigError: If it is something else; `where` begins the message.
+        """
+        try:
+            return build(cls, json.loads(text), where)
+        except (ValueError, RecursionError) as error:  # not JSON, other settings, nested forever
+            raise ConfigError(f'{where}: cannot be read ({error}); record again.') from None
+
+    def to_json(self) -> str:
+        """Return the text that ~/bundle carries."""
+        return json.dumps(asdict(self))
+
+    def applied_to(self, robot: ControllerSettings) -> ControllerSettings:
+        """Return the settings of the controller on a robot."""
+        return replace(robot, gain_box=self.gain_box, estimator=self.estimator)

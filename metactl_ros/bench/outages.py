@@ -9,9 +9,11 @@ they are those of publishing.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+import os
 from pathlib import Path
 import signal
 import sys
+import threading
 import time
 from typing import Any, NamedTuple
 
@@ -22,14 +24,16 @@ from rich.progress import track
 from metactl_ros.bag.cdr import read_joint_state
 from metactl_ros.bag.reader import read_messages
 from metactl_ros.bag.tick_log import read_ticks, TickLog
-from metactl_ros.bench.latency_probe import LATE_MS, LatencyProbe
 from metactl_ros.control.modes import Mode
 from metactl_ros.metrics import percentiles
 from metactl_ros.processes import commands, running, Setup
+from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
 from metactl_ros.runtime.joint_samples import nanoseconds
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 
+LATE_MS = 5.0
+"""Half a period of the controller."""
 START_S = 3.0
 """Left out at the beginning: processes start."""
 BAG_WITHIN_S, POLL_S = 5.0 * START_S, 0.1
@@ -46,9 +50,49 @@ second of WARMUP."""
 DOWN_S = 0.5
 """How long a killed process stays away."""
 RECOVER_S = 5.0
-"""The promise: NOMINAL again within this time after a start."""
+"""The guarantee: NOMINAL again within this time after a start."""
 KILL_SEED = 5
 """Of the random moments."""
+
+
+class LatencyProbe:
+    """Measures how late the machine itself wakes threads, whatever runs on it.
+
+    Threads on every core keep deadlines, with the node's priority, and do nothing else: what makes
+    them late is the machine, not this package.
+    """
+
+    def __init__(self, priority: int, period_ns: int = 10_000_000) -> None:
+        self._priority, self._period_ns = priority, period_ns
+        self._late: list[tuple[int, int]] = []
+        self._must_stop = False
+        cores = sorted(os.sched_getaffinity(0))
+        self._threads = [
+            threading.Thread(target=self._run, args=(core,), daemon=True) for core in cores
+        ]
+
+    def __enter__(self) -> 'LatencyProbe':
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._must_stop = True
+        for thread in self._threads:
+            thread.join()
+        rows = np.array(self._late)
+        self.time_ns = rows[:, 0]
+        """When a thread woke, on the clock of the machine, shape (K,)."""
+        self.late_ms: Array = rows[:, 1] / 1e6
+        """How late that was, shape (K,)."""
+
+    def _run(self, core: int) -> None:
+        os.sched_setaffinity(threading.get_native_id(), {core})
+        become_realtime(self._priority)
+        deadlines = Deadlines(self._period_ns, time.monotonic_ns())
+        while not self._must_stop:
+            late_ns = deadlines.begin_tick(sleep_until(deadlines.next_ns))
+            self._late.append((time.time_ns(), late_ns))
 
 
 class Silences(NamedTuple):
@@ -102,8 +146,8 @@ class Timeline:
 def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
     """Stop the robot's process at random moments; return how old its last state got.
 
-    Those in which the machine itself stood still are told apart by a latency probe. Rounds with
-    new processes: where a machine stalls often, the controller faults and stays so.
+    Those in which the machine itself stood still are counted apart, by a latency probe. Each round
+    has new processes: where a machine stalls often, the controller faults and stays so.
     """
     found = Silences([], [], 0, 0)
     for turn in _turns(MAX_ROUNDS, 'silences'):
@@ -200,7 +244,7 @@ def controller_kills(setup: Setup, number: int) -> dict[str, Any]:
     last = [times_s[times_s < at + DOWN_S].max() for at in killed]
     return {
         'number': number,
-        'last_command_to_brake_ms': _summary(_delays_ms(found.brakings, last, True)),
+        'last_command_to_brake_ms': _summary(_delays_ms(found.brakings, last, value=True)),
         'start_to_nominal_s': _summary(_delays_ms(found.modes, started, Mode.NOMINAL) / 1e3),
         'largest_effort_step_share': largest_effort_step(found, started),
     }

@@ -21,13 +21,13 @@ from metactl_ros.replay.figures import BLUE, MODE_COLOURS, ORANGE
 from metactl_ros.signals import Array
 
 RUN_COLOURS = (BLUE, ORANGE)
-"""Of Okabe and Ito, which colour-blind people tell apart."""
+"""Of Okabe and Ito, which colour-blind people can distinguish."""
 
 
 def _shade_of(mode: Mode) -> tuple[float, float, float]:
     """Return a colour to draw lines upon: white if NOMINAL, else the graver the darker.
 
-    The hues alone, made pale, would not be told apart by everybody.
+    The hues alone, made pale, not everybody could distinguish.
     """
     strength = 0.2 + 0.08 * mode if mode else 0.0
     red, green, blue = (1.0 - strength * (1.0 - part) for part in to_rgb(MODE_COLOURS[mode]))

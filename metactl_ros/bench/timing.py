@@ -30,9 +30,10 @@ from rich.console import Console
 from metactl_ros.bag.reader import read_messages
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.baselines import load_learned
-from metactl_ros.bench.latency_probe import LATE_MS, LatencyProbe
 from metactl_ros.bench.outages import (
     controller_kills,
+    LATE_MS,
+    LatencyProbe,
     plant_kills,
     sigterms,
     silences,

@@ -18,10 +18,10 @@ at each tick, by the name under which a violation is listed:
                     in FAULT
     effort          the same, scaled to size and rate, as far as the box of both allows
     effort size, effort rate
-                    within what the joints bear
+                    within the limits of the joints
     effort before   it starts from the effort of the tick before; after a pause of the controller,
                     as far from it as the rate leads meanwhile
-    estimate        within what the joints bear; what it is made of is the replay's to check
+    estimate        within the effort limits; what it is made of is the replay's to check
 
 What a tick does not record is bounded, not guessed: where ticks are missing from the log, a torque
 that fades lies between zero and gravity's, and its rate within one period's. A hold that was begun

@@ -66,8 +66,8 @@ class States(NamedTuple):
     """As measured, shape (S, n); NaN where the robot measures none."""
 
 
-class Promise(NamedTuple):
-    """What the controller promises, and what the listener grants."""
+class Guarantee(NamedTuple):
+    """What the controller guarantees of its commands, and what the listener allows for."""
 
     arm: 'Arm'
     period_s: float
@@ -80,14 +80,14 @@ class Promise(NamedTuple):
 
 
 def check_commands(
-    commands: Commands, states: States, promise: Promise, restarts_ns: Sequence[int] = ()
+    commands: Commands, states: States, guarantee: Guarantee, restarts_ns: Sequence[int] = ()
 ) -> list[Violation]:
     """Return every command that was not allowed, in order; `tick` is its number.
 
     Args:
         commands: All of one controller's.
         states: All that reached it; leave out those that it had to refuse.
-        promise: What must hold.
+        guarantee: What must hold.
         restarts_ns: When a new controller was started, on the clock of the commands.
     """
     if len(commands.received_ns) == 0:
@@ -99,21 +99,21 @@ def check_commands(
         commands.stamp_ns[known], commands.received_ns[known], commands.effort_nm[known]
     )
     is_first = _is_first(sound.received_ns, restarts_ns)
-    largest = np.array(promise.arm.limits.effort_nm)
+    largest = np.array(guarantee.arm.limits.effort_nm)
     everything = np.arange(len(is_number))
     found = [
         *_beyond('finite', everything, (~is_number).astype(np.float64), np.zeros_like(largest)),
         *_beyond('effort size', known, np.abs(sound.effort_nm), largest),
-        *_beyond('effort rate', known, *_steps(sound, states, promise, is_first)),
-        *_beyond('blind', known, *_strays(sound, states, promise, is_first)),
+        *_beyond('effort rate', known, *_steps(sound, states, guarantee, is_first)),
+        *_beyond('blind', known, *_strays(sound, states, guarantee, is_first)),
     ]
     times_s = (commands.received_ns - commands.received_ns[0]) / NANOSECONDS_PER_SECOND
     return sorted(v._replace(time_s=float(times_s[v.tick])) for v in found)
 
 
-def blind_share(commands: Commands, states: States, promise: Promise) -> float:
+def blind_share(commands: Commands, states: States, guarantee: Guarantee) -> float:
     """Return the share of commands that were sent blind: a check of nothing proves nothing."""
-    is_blind = _is_blind(commands.received_ns, states, promise)
+    is_blind = _is_blind(commands.received_ns, states, guarantee)
     return float(np.mean(is_blind)) if len(is_blind) else 0.0
 
 
@@ -147,32 +147,32 @@ def _since_s(received_ns: NDArray[np.int64]) -> Array:
 
 
 def _steps(
-    commands: Commands, states: States, promise: Promise, is_first: NDArray[np.bool_]
+    commands: Commands, states: States, guarantee: Guarantee, is_first: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
     """Return how far each command is from the one before, and how far it may be, (N, n)."""
     effort, received = commands.effort_nm, commands.received_ns
-    rate = np.array(promise.arm.limits.effort_rate_nmps)
+    rate = np.array(guarantee.arm.limits.effort_rate_nmps)
     taken = np.abs(np.diff(effort, axis=0, prepend=effort[:1]))
     # Commands may be missing from the recording, so the time counts, in whole periods.
-    periods = np.maximum(np.rint(_since_s(received) / promise.period_s), 1.0)
-    allowed = periods[:, np.newaxis] * promise.period_s * rate
-    slack_ns = round(promise.slack_s * NANOSECONDS_PER_SECOND)
+    periods = np.maximum(np.rint(_since_s(received) / guarantee.period_s), 1.0)
+    allowed = periods[:, np.newaxis] * guarantee.period_s * rate
+    slack_ns = round(guarantee.slack_s * NANOSECONDS_PER_SECOND)
     for number in np.flatnonzero(is_first).tolist():
         span_ns = received[max(number - 1, 0)] - slack_ns, received[number] + slack_ns
         begin, end = np.searchsorted(states.received_ns, span_ns)
         taken[number] = _from_a_start(
-            effort[number], _some_states(states, slice(begin, end)), promise
+            effort[number], _some_states(states, slice(begin, end)), guarantee
         )
-        allowed[number] = promise.period_s * rate
+        allowed[number] = guarantee.period_s * rate
     return taken, allowed
 
 
-def _from_a_start(effort_nm: Array, states: States, promise: Promise) -> Array:
+def _from_a_start(effort_nm: Array, states: States, guarantee: Guarantee) -> Array:
     """Return how far a first effort is from the nearest one it may have begun from, (n,)."""
     if len(states.received_ns) == 0:
         return np.full_like(effort_nm, np.inf)
-    largest = np.array(promise.arm.limits.effort_nm)
-    gravity = Chain(promise.arm).gravity_nm(states.q_rad)
+    largest = np.array(guarantee.arm.limits.effort_nm)
+    gravity = Chain(guarantee.arm).gravity_nm(states.q_rad)
     measured = np.where(np.isfinite(states.effort_nm), states.effort_nm, gravity)
     starts = np.clip(np.vstack([measured, gravity]), -largest, largest)
     away = np.abs(starts - effort_nm)
@@ -180,7 +180,7 @@ def _from_a_start(effort_nm: Array, states: States, promise: Promise) -> Array:
 
 
 def _is_blind(
-    received_ns: NDArray[np.int64], states: States, promise: Promise
+    received_ns: NDArray[np.int64], states: States, guarantee: Guarantee
 ) -> NDArray[np.bool_]:
     """Return which commands came too long after the last state; shape (N,)."""
     if len(received_ns) == 0:
@@ -188,28 +188,28 @@ def _is_blind(
     # Before the first state of the recording, time counts from its first command.
     arrivals_ns = np.concatenate([received_ns[:1], states.received_ns])
     last = arrivals_ns[np.searchsorted(states.received_ns, received_ns, side='right')]
-    limit_s = promise.state_timeout_s + promise.slack_s
+    limit_s = guarantee.state_timeout_s + guarantee.slack_s
     return np.asarray(received_ns - last > limit_s * NANOSECONDS_PER_SECOND)
 
 
 def _strays(
-    commands: Commands, states: States, promise: Promise, is_first: NDArray[np.bool_]
+    commands: Commands, states: States, guarantee: Guarantee, is_first: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
     """Return how far each command is from zero and how far it may be on that side, (N, n)."""
     effort, received = commands.effort_nm, commands.received_ns
     found, allowed = np.abs(effort), np.full_like(effort, np.inf)
-    is_blind = _is_blind(received, states, promise)
+    is_blind = _is_blind(received, states, guarantee)
     begins = is_blind & (is_first | ~np.concatenate([[False], is_blind[:-1]]))
     group = np.cumsum(begins)
-    acted_s = np.minimum(_since_s(received), promise.period_s)
-    rate = np.array(promise.arm.limits.effort_rate_nmps)
+    acted_s = np.minimum(_since_s(received), guarantee.period_s)
+    rate = np.array(guarantee.arm.limits.effort_rate_nmps)
     for begin in np.flatnonzero(begins).tolist():
         rows = np.flatnonzero(is_blind & (group == group[begin]))
         before = effort[max(begin - 1, 0)]
-        gravity = _last_gravity(received[begin], states, promise)
-        blind_s = (received[rows] - received[begin]) / NANOSECONDS_PER_SECOND - promise.slack_s
-        had_s = np.maximum(np.cumsum(acted_s[rows]) - promise.slack_s, 0.0)[:, np.newaxis]
-        ramp_s = promise.blind_ramp_s
+        gravity = _last_gravity(received[begin], states, guarantee)
+        blind_s = (received[rows] - received[begin]) / NANOSECONDS_PER_SECOND - guarantee.slack_s
+        had_s = np.maximum(np.cumsum(acted_s[rows]) - guarantee.slack_s, 0.0)[:, np.newaxis]
+        ramp_s = guarantee.blind_ramp_s
         share = np.clip(1.0 - blind_s / ramp_s, 0.0, 1.0) if ramp_s else 1.0 * (blind_s <= 0.0)
         share = np.asarray(share)[:, np.newaxis]
         most = np.maximum(share * gravity.max(axis=0), 0.0)
@@ -220,14 +220,14 @@ def _strays(
     return found, allowed
 
 
-def _last_gravity(now_ns: int, states: States, promise: Promise) -> Array:
+def _last_gravity(now_ns: int, states: States, guarantee: Guarantee) -> Array:
     """Return the gravity torques of the last states, shape (.., n); zero if none is known.
 
     Which of them was the last one the controller took, the listener cannot know exactly.
     """
     end = int(np.searchsorted(states.received_ns, now_ns, side='right'))
     if end == 0:
-        return np.zeros((1, len(promise.arm.joint_names)))
-    span_ns = round((promise.state_timeout_s + promise.slack_s) * NANOSECONDS_PER_SECOND)
+        return np.zeros((1, len(guarantee.arm.joint_names)))
+    span_ns = round((guarantee.state_timeout_s + guarantee.slack_s) * NANOSECONDS_PER_SECOND)
     begin = int(np.searchsorted(states.received_ns, states.received_ns[end - 1] - span_ns))
-    return Chain(promise.arm).gravity_nm(states.q_rad[begin:end])
+    return Chain(guarantee.arm).gravity_nm(states.q_rad[begin:end])

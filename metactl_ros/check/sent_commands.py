@@ -60,12 +60,13 @@ KINDS = ('not_heard_yet', 'cut_off', 'withheld', 'lost', 'missing', *TOLERATED, 
 class SentCheck(NamedTuple):
     """What was found on the command topics."""
 
-    is_shadow: bool
     counts: dict[str, dict[str, int]]
     """By topic: how many were `recorded` and `compared`, and the names above."""
     violations: list[Violation]
     problems: tuple[str, ...]
     """Why not all commands are known; empty if they are."""
+    is_shadow: bool = False
+    """Whether the controller sent no commands."""
 
 
 class _Limits(NamedTuple):
@@ -120,7 +121,7 @@ def check_sent(log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings') -> 
     topics = {STAMPED: log.stamped, FORWARD: log.forward}
     if log.is_shadow:
         counts = {name: {'recorded': len(topic.names)} for name, topic in topics.items()}
-        return SentCheck(True, counts, [], ())
+        return SentCheck(counts, [], (), is_shadow=True)
     limits = _limits(arm, controller)
     was_replaced = replaced_ticks(log, arm, controller)
     decided = np.where(was_replaced[:, np.newaxis], log.sent_nm, log.effort_nm)
@@ -140,7 +141,6 @@ def check_sent(log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings') -> 
     )
     forward = _judge_topic(log, _Topic(FORWARD, log.forward, expected, answers), limits)
     return SentCheck(
-        False,
         {STAMPED: stamped.counts | {'replaced': int(was_replaced.sum())}, FORWARD: forward.counts},
         sorted(
             [*stamped.violations, *forward.violations, *_leaps(log, was_replaced, limits)],

@@ -3,7 +3,7 @@
 """What the controllers of a run sent on both topics of commands, and which states they accepted.
 
 Other nodes may publish there as well. A recording does not say who did, but publishers number
-their messages: rows of numbers that go on belong together, and a controller's own bear the stamps
+their messages: rows of numbers that go on belong together, and a controller's own have the stamps
 of its ticks. What the recorder itself has missed is missing from these numbers, and is no mistake:
 it needs a moment to find a robot that was started again. For such gaps, the states that the
 controller reports to have used count instead.
@@ -47,6 +47,11 @@ class DecodedMessage(NamedTuple):
     """Its number among those of its publisher, from 1."""
     message: Any
 
+    @property
+    def stamp_ns(self) -> int:
+        """The stamp of its header."""
+        return nanoseconds(self.message.header.stamp)
+
 
 class SentCommands(NamedTuple):
     """What a controller commanded, and every one that was started in its place."""
@@ -88,7 +93,7 @@ def sent_commands(
     ticks_ns: Collection[int],
     joint_names: Sequence[str],
 ) -> SentCommands | None:
-    """Return the commands of the controllers whose ticks bear the given stamps; None without any.
+    """Return the commands of the controllers whose ticks have the given stamps; None without any.
 
     Args:
         stamped: The messages of joint_commands.
@@ -98,12 +103,12 @@ def sent_commands(
     """
     ticks = set(ticks_ns)
     publishers, forwarders = by_publisher(stamped), by_publisher(forwarded)
-    own = [row for row in publishers if any(_stamp(entry) in ticks for entry in row)]
+    own = [row for row in publishers if any(entry.stamp_ns in ticks for entry in row)]
     if not own:
         return None
     rows = [entry for row in own for entry in row]
     commands = Commands(
-        np.array([_stamp(entry) for entry in rows], dtype=np.int64),
+        np.array([entry.stamp_ns for entry in rows], dtype=np.int64),
         np.array([entry.published_ns for entry in rows], dtype=np.int64),
         np.array([_efforts(entry.message.effort, len(joint_names)) for entry in rows]),
     )
@@ -122,10 +127,6 @@ def sent_commands(
     return SentCommands(commands, restarts_ns, tuple(problems), np.array(foreign_ns, np.int64))
 
 
-def _stamp(entry: DecodedMessage) -> int:
-    return nanoseconds(entry.message.header.stamp)
-
-
 def _efforts(values: Any, length: int) -> list[float]:
     """Return a row of efforts; one of another length is none at all."""
     return list(values) if len(values) == length else [np.nan] * length
@@ -142,12 +143,12 @@ def _misnamed(rows: Sequence[DecodedMessage], joint_names: Sequence[str]) -> lis
 def _per_tick(own: Sequence[Sequence[DecodedMessage]], ticks: set[int]) -> list[str]:
     """Return which ticks have no command, or several."""
     problems = []
-    times = Counter(_stamp(entry) for row in own for entry in row)
+    times = Counter(entry.stamp_ns for row in own for entry in row)
     several = [stamp for stamp, number in times.items() if number > 1 and stamp in ticks]
     if several:
         problems.append(f'{len(several)} ticks have more than one command')
     for row in own:
-        stamps = [_stamp(entry) for entry in row if _stamp(entry) in ticks]
+        stamps = [entry.stamp_ns for entry in row if entry.stamp_ns in ticks]
         between = sum(stamps[0] < tick < stamps[-1] for tick in ticks)
         missing = between - max(len(set(stamps)) - 2, 0)
         lost = sum(after.sequence - before.sequence - 1 for before, after in pairwise(row))
@@ -280,10 +281,10 @@ def _reported(
     period_ns: int,
 ) -> list[_State]:
     """Return the states that the controller reports to have used while the recorder had a gap."""
-    feedback = {_stamp(entry): entry.message for entry in by_topic['controller/feedback']}
+    feedback = {entry.stamp_ns: entry.message for entry in by_topic['controller/feedback']}
     rows = []
     for entry in by_topic['controller/shield']:
-        used = feedback.get(_stamp(entry))
+        used = feedback.get(entry.stamp_ns)
         # A tick is published after its command. Its state came before, its stamp may be any.
         came_ns = entry.published_ns - period_ns
         is_missed = any(begin <= came_ns <= end for begin, end in gaps)

@@ -187,9 +187,10 @@ class Intruder:
             point.positions = here.tolist()
         yield from self._send(serialize_message(message), number / POINTS_PER_S)
 
-    def _trajectory_smooth(self, way_rad: float) -> Intrusion:
+    def _trajectory_smooth(self, way_rad: float, took_s: float = SMOOTHLY_S) -> Intrusion:
         here = yield from self._find_arm()
-        yield from self._send(self._trajectory([(SMOOTHLY_S, _moved(here, way_rad))]))
+        goal = np.array([here[0] + way_rad, *here[1:]])
+        yield from self._send(self._trajectory([(took_s, goal)]))
 
     def _trajectory_leap(self, way_rad: float) -> Intrusion:
         """Go to one side slowly, from there to the other in 1 ns."""
@@ -206,8 +207,7 @@ class Intruder:
         yield from self._send(self._trajectory([(took_s, goal)]))
 
     def _trajectory_fast(self, way_rad: float) -> Intrusion:
-        here = yield from self._find_arm()
-        yield from self._send(self._trajectory([(FAST_S, _moved(here, way_rad))]))
+        return self._trajectory_smooth(way_rad, FAST_S)
 
     def _trajectory(self, points: Sequence[tuple[float, Array]]) -> JointTrajectory:
         """Return a trajectory of positions at times, with velocities of zero."""
@@ -234,11 +234,6 @@ class Intruder:
                 yield
         finally:
             self._node.destroy_publisher(publisher)
-
-
-def _moved(q_rad: Array, way_rad: float) -> Array:
-    """Return a posture with another position of the first joint."""
-    return np.array([q_rad[0] + way_rad, *q_rad[1:]])
 
 
 _INTRUSIONS: dict[str, Callable[[Intruder, float], Intrusion]] = {

@@ -23,7 +23,7 @@ import yaml
 from metactl_ros.check.invariants import blind_share
 from metactl_ros.control.modes import Mode
 from metactl_ros.files import write_json
-from metactl_ros.hil.judge import promise_of, Verdict
+from metactl_ros.hil.judge import guarantee_of, Verdict
 from metactl_ros.hil.run import run_once
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import load_scenario, PROCESS_KINDS, Scenario
@@ -169,7 +169,7 @@ def following_error(log: RunLog) -> Verdict:
     follows = (log.tick_s >= 0.0) & (log.tick_s <= log.end_s) & (log.mode < Mode.STOP)
     rows = np.flatnonzero(follows & np.isfinite(log.error_rad))
     if not len(rows):
-        return Verdict(demand, False, 'it never did', is_always=True)
+        return Verdict(demand, has_passed=False, found='it never did', is_always=True)
     errors = log.error_rad[rows]
     beyond = rows[errors > FOLLOWING_ERROR_RAD]
     found = f'{errors.max():.3f} rad'
@@ -233,7 +233,7 @@ def summary(scenario: Scenario, log: RunLog, settings: Settings) -> dict[str, An
         'duration_s': scenario.duration_s,
         'commands_checked': len(log.commands.received_ns),
         'commands_checked_blind': round(
-            blind_share(log.commands, log.states, promise_of(settings))
+            blind_share(log.commands, log.states, guarantee_of(settings))
             * len(log.commands.received_ns)
         ),
         'commands_of_others': len(log.foreign_s),

@@ -20,8 +20,17 @@ from metactl_ros.bag.reader import BagError
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
 from metactl_ros.files import write_json
-from metactl_ros.hil.judge import judge, longest_stall_s, promise_of, Verdict
-from metactl_ros.hil.report import draw_timeline, in_lines, Outcome, write_junit, write_results
+from metactl_ros.hil.judge import (
+    draw_timeline,
+    guarantee_of,
+    in_lines,
+    judge,
+    longest_stall_s,
+    Outcome,
+    Verdict,
+    write_junit,
+    write_results,
+)
 from metactl_ros.hil.run_log import read_run, RunLog
 from metactl_ros.hil.scenario import INTRUSIONS, load_scenario, Scenario, ScriptedFault
 from metactl_ros.processes import (
@@ -268,7 +277,7 @@ def run_once(
     log = run_scenario(file, scenario, folder, commands_of=commands_of)
     title = f'{file.stem}: {scenario.title}'
     draw_timeline(title, log).savefig(folder / 'timeline.png', dpi=100)
-    return log, tuple(judge(scenario, log, promise_of(load_settings())))
+    return log, tuple(judge(scenario, log, guarantee_of(load_settings())))
 
 
 def run_judged(
@@ -286,7 +295,7 @@ def run_judged(
         try:
             log, verdicts = run_once(file, scenario, folder, commands_of)
         except (HilError, BagError) as error:  # the others can still be run
-            verdicts = (Verdict(CAN_BE_RUN, False, str(error), is_always=True),)
+            verdicts = (Verdict(CAN_BE_RUN, has_passed=False, found=str(error), is_always=True),)
             break
         stalls_s.append(longest_stall_s(log))
         failed = [verdict for verdict in verdicts if not verdict.has_passed]

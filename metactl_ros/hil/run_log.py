@@ -36,7 +36,7 @@ TOPICS = (
     'plant/faults',
 )
 MAX_STATE_AGE_NS = 300_000_000
-"""A truth that was published longer ago only happens to bear the stamp of a state."""
+"""A truth that was published longer ago only happens to have the stamp of a state."""
 SAME_TIME_S = 1e-6
 """Times of a scenario that differ by less mean the same moment."""
 
@@ -143,7 +143,7 @@ def read_run(folder: Path, scenario: Scenario) -> RunLog:
     sent = sent_commands(
         by_topic[STAMPED],
         by_topic[FORWARD],
-        [nanoseconds(entry.message.header.stamp) for entry in shield],
+        [entry.stamp_ns for entry in shield],
         load_arm().joint_names,
     )
     if not driven or sent is None:
@@ -204,9 +204,9 @@ def true_error(
         column: The values of controller/shield by their names, each of shape (T,).
     """
     truths = by_topic['plant/truth']
-    by_stamp = {nanoseconds(entry.message.header.stamp): entry for entry in truths}
+    by_stamp = {entry.stamp_ns: entry for entry in truths}
     goals = {
-        nanoseconds(entry.message.header.stamp): entry.message.points[-1].positions
+        entry.stamp_ns: entry.message.points[-1].positions
         for entry in by_topic['controller/reference']
     }
     steps_ns = np.array([entry.published_ns for entry in truths], dtype=np.int64)
@@ -221,7 +221,7 @@ def true_error(
         meant = by_stamp.get(stamps_ns[row]) if column['num_states'][row] else None
         if meant is not None and 0 <= entry.published_ns - meant.published_ns <= MAX_STATE_AGE_NS:
             actual = meant
-        goal = goals.get(nanoseconds(entry.message.header.stamp))
+        goal = goals.get(entry.stamp_ns)
         if goal is not None and actual is not None:
             miss = np.asarray(goal) - np.asarray(actual.message.position)
             errors[row] = float(np.linalg.norm(miss))

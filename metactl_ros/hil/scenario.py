@@ -37,16 +37,15 @@ from dataclasses import dataclass, fields, replace
 import difflib
 import math
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal
 
 from metactl_ros.baselines import BaselineName
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
+from metactl_ros.hil.expectations import Expectation
 from metactl_ros.processes import Setup
 from metactl_ros.settings import faults_file, load_arm, load_file, share_directory
 from metactl_ros.sim.faults import Fault, is_plant_fault, Kind, KINDS, require_joint
-
-ModeName: TypeAlias = Literal['NOMINAL', 'WARMUP', 'FALLBACK', 'STOP', 'BLIND', 'FAULT']
 
 INTRUSIONS = {
     'second_states': Kind(
@@ -158,172 +157,6 @@ class ScriptedFault:
         """Return the amount in force."""
         kind = (KINDS | PROCESS_KINDS)[self.kind]
         return kind.usual if self.amount is None else self.amount
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Timed:
-    """What expectations have in common: how they are written, and which times are refused."""
-
-    def __post_init__(self) -> None:
-        for name, value in self._given():
-            if name in _TIMES:
-                require_not_negative('Expectation', **{name: value})
-            elif value is False and name != 'braking':
-                raise ConfigError(f'Expectation.{name}: expected true, found false; leave it out.')
-
-    def __str__(self) -> str:
-        # The times last, though a base class declares them.
-        given = sorted(self._given(), key=lambda pair: pair[0] in _TIMES)
-        parts = (f'{name} {list(x) if isinstance(x, tuple) else x}' for name, x in given)
-        return ', '.join(parts)
-
-    def _given(self) -> list[tuple[str, Any]]:
-        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return [(name, value) for name, value in pairs if value is not None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reached(_Timed):
-    """Something comes about within `within_s` after `after_s`."""
-
-    after_s: float
-    within_s: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lasting(_Timed):
-    """Something holds from `from_s`, or the beginning, to `to_s`, or the end."""
-
-    from_s: float | None = None
-    to_s: float | None = None
-
-
-_TIMES = frozenset(field.name for base in (Reached, Lasting) for field in fields(base))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModeReached(Reached):
-    """A mode is reached."""
-
-    mode: ModeName
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModeInReached(Reached):
-    """One of several modes is reached."""
-
-    mode_in: tuple[ModeName, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NominalLeft(Reached):
-    """Any mode but NOMINAL is reached."""
-
-    leaves_nominal: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BrakeSet(Reached):
-    """The robot brakes, or has released its brake."""
-
-    braking: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ZeroOrHolding(Reached):
-    """From then on no command moves the arm."""
-
-    zero_or_holding: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Never(Lasting):
-    """No tick is in a mode."""
-
-    never: ModeName
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Only(Lasting):
-    """No tick is in any other mode."""
-
-    only: tuple[ModeName, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ErrorBelow(Lasting):
-    """The true tracking error is smaller, on every tick."""
-
-    error_below_rad: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpeedBelow(Lasting):
-    """The true joints are slower; one entry: all of them."""
-
-    speed_below_radps: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EffortBelow(Lasting):
-    """No command is larger; one entry: of no joint."""
-
-    effort_below_nm: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RateAbove(Lasting):
-    """Commands come more often, in the mean."""
-
-    rate_above_hz: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GapBelow(Lasting):
-    """No two commands are further apart."""
-
-    gap_below_s: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Alone(Lasting):
-    """No other node sends commands."""
-
-    alone: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InOrder(Lasting):
-    """No accepted state is older than the one before."""
-
-    in_order: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Certified(Lasting):
-    """The Lyapunov condition held on every tick in NOMINAL."""
-
-    certified: bool
-
-
-Expectation: TypeAlias = (
-    ModeReached
-    | ModeInReached
-    | NominalLeft
-    | BrakeSet
-    | ZeroOrHolding
-    | Never
-    | Only
-    | ErrorBelow
-    | SpeedBelow
-    | EffortBelow
-    | RateAbove
-    | GapBelow
-    | Alone
-    | InOrder
-    | Certified
-)
-"""One thing that must be true of a run; in a file, its own key says which."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plots of a replayed run, each a small SVG with its heading and an alternative text.
 
-Colours are those of Okabe and Ito, which colour-blind people tell apart; lines differ in style as
-well. Text and axes take their colour from the reader's light or dark scheme.
+Colours are those of Okabe and Ito, which colour-blind people can distinguish; lines differ in
+style as well. Text and axes take their colour from the reader's light or dark scheme.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ GAIN_UNITS = {
 }
 NUM_BUCKETS = 600
 """A line has at most two points in each: the least and the largest."""
-FARTHEST = 1e9
+LARGEST = 1e9
 """Beyond it a number is not drawn."""
 MOST_MARKS = 300
 
@@ -96,7 +96,7 @@ def kept_rows(values: Array) -> NDArray[np.int64]:
 
 
 def draw_plots(
-    log: 'TickLog', again: 'Reproduction | None', violations: Sequence[Violation]
+    log: 'TickLog', again: 'Reproduction', violations: Sequence[Violation]
 ) -> list[Plot]:
     """Return every plot of a run, in the order of the page."""
     with warnings.catch_warnings(), matplotlib.rc_context(DRAWING):
@@ -111,7 +111,7 @@ def draw_plots(
             'Timing': _timing(log, marks),
         }
         # What another controller would have done moved nothing: these are the recorded one's.
-        is_open_loop = again is not None and again.is_open_loop
+        is_open_loop = again.is_open_loop
         whose = dict.fromkeys(('Tracking', 'Shield', 'Timing'), ', of the recorded run')
         return [
             plot._replace(
@@ -127,13 +127,13 @@ class _Marks:
     """Draws figures over the time of one run, with what is wrong marked in each."""
 
     def __init__(
-        self, log: 'TickLog', again: 'Reproduction | None', violations: Sequence[Violation]
+        self, log: 'TickLog', again: 'Reproduction', violations: Sequence[Violation]
     ) -> None:
         self.time_s = log.time_s
         times = sorted({violation.time_s for violation in violations})
         self._violations = times[:: -(-len(times) // MOST_MARKS) or 1]
-        difference = None if again is None else again.first_difference
-        self._difference = None if difference is None else difference.time_s
+        difference = again.first_difference
+        self._difference_s = None if difference is None else difference.time_s
 
     def lines(
         self,
@@ -146,7 +146,7 @@ class _Marks:
         """Return a plot of lines over time; one of a wide range bends its axis."""
         figure, axes = _figure()
         for line in lines:
-            is_shown = np.abs(line.values) <= FARTHEST  # NaN is not
+            is_shown = np.abs(line.values) <= LARGEST  # NaN is not
             values = np.where(is_shown, line.values, np.nan)
             rows = kept_rows(values)
             axes.plot(
@@ -181,12 +181,14 @@ class _Marks:
                 label='violation',
                 clip_on=False,
             )
-        if self._difference is not None:
-            axes.axvline(self._difference, color=ORANGE, ls='--', lw=1.2, label='first difference')
+        if self._difference_s is not None:
+            axes.axvline(
+                self._difference_s, color=ORANGE, ls='--', lw=1.2, label='first difference'
+            )
         axes.set_xlabel('time [s]')
         axes.set_ylabel(label)
         axes.grid(alpha=0.25)
-        if has_legend or self._violations or self._difference is not None:
+        if has_legend or self._violations or self._difference_s is not None:
             figure.legend(loc='upper left', ncols=3, frameon=False, fontsize=8.5)
         return Plot(heading, _svg_of(figure), alt)
 
@@ -241,19 +243,19 @@ def _tracking(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
         )
 
 
-def _efforts(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Iterator[Plot]:
-    how = 'in open loop' if again is not None and again.is_open_loop else 'again'
+def _efforts(log: 'TickLog', again: 'Reproduction', marks: _Marks) -> Iterator[Plot]:
+    how = 'in open loop' if again.is_open_loop else 'again'
     names = [printable(name) for name in log.joint_names]
     for joint, name in enumerate(names):
         recorded = log.effort_nm[:, joint]
-        both = '' if again is None else f', recorded and computed {how}'
-        lines = [_Line('recorded', recorded, BLUE)]
-        if again is not None:
-            lines.append(_Line(f'computed {how}', again.effort_nm[:, joint], YELLOW, ':'))
-        alt = f'Effort of {name}, at most {abs(recorded).max():.3g} N m{both}.'
-        yield marks.lines(f'Effort of {name}{both}', 'effort [N m]', alt, *lines)
-    if again is None:
-        return
+        both = f', recorded and computed {how}'
+        yield marks.lines(
+            f'Effort of {name}{both}',
+            'effort [N m]',
+            f'Effort of {name}, at most {abs(recorded).max():.3g} N m{both}.',
+            _Line('recorded', recorded, BLUE),
+            _Line(f'computed {how}', again.effort_nm[:, joint], YELLOW, ':'),
+        )
     for joint, name in enumerate(names):
         apart = again.effort_nm[:, joint] - log.effort_nm[:, joint]
         largest = float(np.nanmax(np.abs(apart), initial=0.0))
@@ -265,11 +267,11 @@ def _efforts(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Ite
         )
 
 
-def _gains(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Iterator[Plot]:
+def _gains(log: 'TickLog', again: 'Reproduction', marks: _Marks) -> Iterator[Plot]:
     for k, name in enumerate(map(printable, log.gain_names)):
         values = log.gains[:, k]
         heading, lines = f'Gain {name}', [_Line('recorded', values, BLUE)]
-        if again is not None and again.is_open_loop and log.gain_names[k] in again.gain_names:
+        if again.is_open_loop and log.gain_names[k] in again.gain_names:
             heading += ', recorded and computed in open loop'
             other = again.gains[:, again.gain_names.index(log.gain_names[k])]
             lines.append(_Line('computed in open loop', other, YELLOW, ':'))
@@ -278,10 +280,10 @@ def _gains(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Itera
         yield marks.lines(heading, unit, alt, *lines)
 
 
-def _estimates(log: 'TickLog', again: 'Reproduction | None', marks: _Marks) -> Iterator[Plot]:
+def _estimates(log: 'TickLog', again: 'Reproduction', marks: _Marks) -> Iterator[Plot]:
     """Yield what the model was estimated to lack; nothing without an estimator."""
     known = [('recorded', log.estimate_nm, BLUE, '-')]
-    if again is not None and again.is_open_loop:
+    if again.is_open_loop:
         known.append(('computed in open loop', again.estimate_nm, YELLOW, ':'))
     for joint, name in enumerate(map(printable, log.joint_names)):
         lines = [
@@ -350,7 +352,7 @@ def _timing(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
     asked = took[took > 0.0]
     for heading, values in (('Lateness', late), ('Inference time', asked)):
         figure, axes = _figure()
-        numbers = values[np.abs(values) <= FARTHEST]
+        numbers = values[np.abs(values) <= LARGEST]
         axes.hist(numbers, bins=40, color=BLUE)
         axes.set_yscale('symlog')
         axes.yaxis.set_major_formatter('{x:g}')

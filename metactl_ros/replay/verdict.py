@@ -19,8 +19,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from metactl_ros.bag.reader import BagError
-from metactl_ros.bag.recorded_controller import RecordedController, SETTINGS
 from metactl_ros.bag.tick_log import read_ticks, TickLog
+from metactl_ros.bag.topics import RecordedController, SETTINGS
 from metactl_ros.baselines import (
     BASELINES,
     CLASSICAL,
@@ -42,7 +42,7 @@ from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import legible
 from metactl_ros.files import write_json
 from metactl_ros.replay.recompute import gain_names, reproduce, Reproduction
-from metactl_ros.replay.summary import (
+from metactl_ros.replay.report import (
     effort_figures,
     gain_figures,
     mode_share,
@@ -51,6 +51,7 @@ from metactl_ros.replay.summary import (
     summary,
     tick_counts,
     who_recorded,
+    write_page,
 )
 from metactl_ros.settings import load_arm, load_file, shipped_policy
 from metactl_ros.signals import Policy
@@ -115,7 +116,7 @@ class _Chosen:
     controller: ControllerSettings
     recorded: ControllerSettings
     """Of the controller in the bag, which its certificates are checked with."""
-    is_open_loop: bool
+    is_open_loop: bool = False
 
 
 def replay_bag(request: ReplayRequest) -> ReplayResult:
@@ -193,10 +194,7 @@ def verdict(result: ReplayResult) -> str:
 
 
 def run_replay(request: ReplayRequest, folder: Path | None) -> int:
-    """ReplayResult, write replay.json and replay.html, print a table, and return the exit code."""
-    # It needs matplotlib, which `replay_bag` does not.
-    from metactl_ros.replay.page import write_page
-
+    """Replay, write replay.json and replay.html, print a table, and return the exit code."""
     result = replay_bag(request)
     name = request.bag.resolve().name
     folder = folder or Path('runs/replay') / name.removesuffix(request.bag.suffix)
@@ -245,16 +243,16 @@ def _choose(request: ReplayRequest, log: TickLog, arm: Arm) -> _Chosen:
             f'{", ".join(CLASSICAL)}; replay it with the version that recorded it.'
         )
     if recorded is not None and name == recorded_name and request.classical_file is None:
-        return _Chosen(name, ConstantPolicy(np.array(recorded.action)), own, own, False)
+        return _Chosen(name, ConstantPolicy(np.array(recorded.action)), own, own)
     payload_kg = float(log.shield['payload_estimate_kg'][0])
     controller, policy = load_classical(name, robot, request.classical_file, payload_kg)
     if recorded_name is None:
-        return _Chosen(name, policy, controller, controller, False)
+        return _Chosen(name, policy, controller, controller)
     settings = None
     if policy is not None:
         settings = RecordedController.of(controller, policy.action).to_json()
     is_other = (recorded_name, log.facts.get(SETTINGS)) != (name, settings)
-    return _Chosen(name, policy, controller, own, is_other)
+    return _Chosen(name, policy, controller, own, is_open_loop=is_other)
 
 
 def _choose_policy(
@@ -275,7 +273,11 @@ def _choose_policy(
     is_other = recorded is not None and bundle.sha256 != sha256
     checked = bundle.controller if recorded is None else own
     return _Chosen(
-        f'{path.name} {bundle.sha256}', bundle.policy, bundle.controller, checked, is_other
+        f'{path.name} {bundle.sha256}',
+        bundle.policy,
+        bundle.controller,
+        checked,
+        is_open_loop=is_other,
     )
 
 

@@ -35,7 +35,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, String
 
-from metactl_ros.bag.recorded_controller import RecordedController, SETTINGS
+from metactl_ros.bag.topics import RecordedController, SETTINGS
 from metactl_ros.baselines import load_classical, load_learned
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm

@@ -11,18 +11,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from support.recordings import (
-    cut,
-    messages_of,
-    record_lockstep,
-    with_every_command,
-    write_own,
-    write_sqlite,
-)
+from support.recordings import record_ticks, write_own, write_sqlite
 
 from metactl_ros import settings
 from metactl_ros.bag.reader import BagError
-from metactl_ros.bag.tick_messages import telemetry_topics
+from metactl_ros.bag.tick_log import telemetry_topics
 from metactl_ros.replay import verdict
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 
@@ -35,10 +28,8 @@ MANY = 1000
 
 @pytest.fixture(scope='module')
 def messages(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('ct') / 'bag'
-    messages = messages_of(record_lockstep(folder, DOMAIN, TICKS, controller='ct'))
+    rows = record_ticks(tmp_path_factory.mktemp('ct') / 'bag', DOMAIN, TICKS, controller='ct')
     # Only what a replay reads: no flip is wasted, and a thousand answers take half the time.
-    rows = with_every_command(cut(messages, TICKS))
     return [m for m in rows if m.topic.endswith(telemetry_topics('controller'))]
 
 

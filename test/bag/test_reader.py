@@ -113,16 +113,16 @@ def test_damage_to_the_index_is_told(tmp_path):
 @pytest.fixture
 def never_inflates(monkeypatch):
     """Fail whoever inflates more than a megabyte."""
-    honest = zstandard.ZstdDecompressor
+    original = zstandard.ZstdDecompressor
 
     class Careful:
         def __init__(self, **options):
-            self._honest = honest(**options)
+            self._original = original(**options)
 
         def decompress(self, data, max_output_size=0):
-            told = zstandard.frame_content_size(data)
-            assert max(told, max_output_size) <= 2**20
-            return self._honest.decompress(data, max_output_size=max_output_size)
+            declared = zstandard.frame_content_size(data)
+            assert max(declared, max_output_size) <= 2**20
+            return self._original.decompress(data, max_output_size=max_output_size)
 
     monkeypatch.setattr(storage.zstandard, 'ZstdDecompressor', Careful)
 
@@ -147,9 +147,9 @@ def test_no_gigabyte_is_inflated_by_zstd(written, states_size, size, says):
 
 
 def test_no_gigabyte_is_inflated_by_lz4(written, monkeypatch):
-    honest, lengths = lz4.frame.LZ4FrameDecompressor, []
+    original, lengths = lz4.frame.LZ4FrameDecompressor, []
 
-    class Noted(honest):
+    class Noted(original):
         def decompress(self, data, max_length=-1):
             found = super().decompress(data, max_length)
             lengths.append(len(found))

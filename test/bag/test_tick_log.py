@@ -12,15 +12,13 @@ from support.bags import a_message, write_bag
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from mcap.writer import CompressionType
+from support.made_bags import without
 from support.recordings import (
     changed,
-    cut,
-    messages_of,
     read,
-    record_lockstep,
+    record_ticks,
     stamp_ns,
     STORE,
-    with_every_command,
     write_own,
     write_raw_mcap,
 )
@@ -36,18 +34,11 @@ TICKS = 60
 
 @pytest.fixture(scope='module')
 def messages(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('ct') / 'bag'
-    recorded = messages_of(record_lockstep(folder, DOMAIN, TICKS, controller='ct'))
-    return with_every_command(cut(recorded, TICKS))
+    return record_ticks(tmp_path_factory.mktemp('ct') / 'bag', DOMAIN, TICKS, controller='ct')
 
 
 def of_topic(messages, topic):
     return [message for message in messages if message.topic == topic]
-
-
-def without(messages, topic, number):
-    victim = of_topic(messages, topic)[number]
-    return [message for message in messages if message is not victim]
 
 
 def test_a_whole_bag_has_no_problems(tmp_path, messages):
@@ -130,7 +121,7 @@ def test_reordered_ticks_are_put_in_order_and_flagged(tmp_path, messages):
 
 @pytest.mark.parametrize('topic', ['shield', 'reference', 'feedback', 'output', 'gains'])
 def test_a_tick_that_lacks_a_message_is_flagged(tmp_path, messages, topic):
-    rows = without(messages, f'/controller/{topic}', 30)
+    rows = without(messages, f'controller/{topic}', {30})
     log = read_ticks(write_own(tmp_path / 'bag', rows))
     assert log.num_incomplete == 1
     assert '1 ticks lack a message and are left out' in log.problems
@@ -140,7 +131,7 @@ def test_a_tick_that_lacks_a_message_is_flagged(tmp_path, messages, topic):
 def test_a_lost_tick_is_a_gap(tmp_path, messages):
     rows = messages
     for topic in ('shield', 'reference', 'feedback', 'output', 'gains'):
-        rows = without(rows, f'/controller/{topic}', 30)
+        rows = without(rows, f'controller/{topic}', {30})
     log = read_ticks(write_own(tmp_path / 'bag', rows))
     assert '1 gaps, the first before tick 30' in log.problems
 
@@ -158,8 +149,8 @@ def test_a_tick_with_impossible_values_is_flagged(tmp_path, messages):
 
 
 def test_a_message_that_cannot_be_read_is_flagged(tmp_path, messages):
-    victim = of_topic(messages, '/controller/output')[30]
-    rows = [m._replace(data=m.data[:20]) if m is victim else m for m in messages]
+    chosen = of_topic(messages, '/controller/output')[30]
+    rows = [m._replace(data=m.data[:20]) if m is chosen else m for m in messages]
     log = read_ticks(write_own(tmp_path / 'bag', rows))
     assert '/controller/output: 1 messages cannot be read' in log.problems
 

@@ -48,22 +48,22 @@ def demo(tmp_path_factory):
     with start_demo(out) as process:
         while True:
             try:
-                said, _ = process.communicate(timeout=0.5)
+                output, _ = process.communicate(timeout=0.5)
                 break
             except subprocess.TimeoutExpired:
                 ips, commands = addresses_of(psutil.Process(process.pid))
                 addresses |= ips
                 names |= commands
-    assert process.returncode == 0, said
-    return out, said, addresses, names
+    assert process.returncode == 0, output
+    return out, output, addresses, names
 
 
 def test_it_compares_both_controllers_on_one_episode(demo):
-    out, said, _, _ = demo
+    out, output, _, _ = demo
     summary = json.loads((out / 'summary.json').read_text())
     errors = summary['rmse_policy'], summary['rmse_baseline']
     assert 0.0 < min(errors) < max(errors) < 1.0
-    if not summary['caveats']:  # else it is told that an arm was not driven all the time
+    if not summary['caveats']:  # else it says that an arm was not driven all the time
         assert summary['rmse_policy'] < summary['rmse_baseline']
     assert summary['delta_percent'] == pytest.approx(100.0 * (errors[0] / errors[1] - 1.0))
     assert 0.0 < summary['rate_hz'] < 101.0
@@ -72,7 +72,7 @@ def test_it_compares_both_controllers_on_one_episode(demo):
     assert 100 < sum(summary['modes'].values()) <= 100 * DURATION_S
     assert set(summary['lateness_ms']) == {'p50', 'p99', 'max'}
     assert 0.0 <= summary['shield_activation'] <= 1.0
-    assert f'{summary["rmse_policy"]:.4f} rad' in said
+    assert f'{summary["rmse_policy"]:.4f} rad' in output
     with Image.open(out / 'demo.png') as picture:
         assert picture.width > 800
 
@@ -89,8 +89,8 @@ def test_a_run_that_was_not_driven_to_its_end_is_told_of(demo):
 
     assert caveats_of(driven) == []
     stalled = np.where(np.arange(100) < 75, driven, float(Mode.FAULT))
-    (told,) = caveats_of(stalled)
-    assert told.startswith('us: 25.0 % of the ticks BLIND or FAULT, ticks up to 99 ms late')
+    (caveat,) = caveats_of(stalled)
+    assert caveat.startswith('us: 25.0 % of the ticks BLIND or FAULT, ticks up to 99 ms late')
 
 
 def test_it_leaves_a_bag_of_each_run(demo):

@@ -41,12 +41,15 @@ def moved():
 
 
 @pytest.fixture(scope='module')
-def rivals():
+def baselines():
     """Return (log, settings) of each classical controller on its bad day."""
     made = {name: load_classical(name, CONTROLLER, None, 0.75) for name in BASELINES}
     return {
-        name: (log_of(Day(rival.policy, controller=rival.controller).bad().ticks), rival[0])
-        for name, rival in made.items()
+        name: (
+            log_of(Day(baseline.policy, controller=baseline.controller).bad().ticks),
+            baseline[0],
+        )
+        for name, baseline in made.items()
     }
 
 
@@ -86,16 +89,16 @@ def test_a_run_through_every_mode_has_sound_certificates(name, request):
 
 
 @pytest.mark.parametrize('name', BASELINES)
-def test_a_rival_through_every_mode_has_sound_certificates(rivals, name):
-    log, controller = rivals[name]
+def test_a_baseline_through_every_mode_has_sound_certificates(baselines, name):
+    log, controller = baselines[name]
     assert set(log.shield['mode']) == set(Mode)
     assert check(log, controller) == []
     assert (log.estimate_nm is None) == (name == 'ct_best')
 
 
 @pytest.mark.parametrize('mode', list(Mode))
-def test_another_estimate_than_the_one_acted_upon_is_found(rivals, mode):
-    log, controller = rivals['momentum_observer']
+def test_another_estimate_than_the_one_acted_upon_is_found(baselines, mode):
+    log, controller = baselines['momentum_observer']
     tick = tick_in(log, mode, 4)
     value = log.estimate_nm[tick, 1] + 1e-3
     found = names_at(check(changed(log, 'estimate.joint2', tick, value), controller), tick)
@@ -103,15 +106,15 @@ def test_another_estimate_than_the_one_acted_upon_is_found(rivals, mode):
     assert ('effort' in found) == (mode == Mode.NOMINAL)  # nominal gains have no weight for it
 
 
-def test_an_estimate_beyond_what_the_joints_bear_is_found(rivals):
-    log, controller = rivals['slotine_li']
+def test_an_estimate_beyond_what_the_limits_is_found(baselines):
+    log, controller = baselines['slotine_li']
     tick = tick_in(log, Mode.WARMUP)
     found = check(changed(log, 'estimate.joint1', tick, 150.1), controller)
     assert 'estimate' in names_at(found, tick)
 
 
-def test_a_log_without_the_estimate_that_was_weighed_is_refused(rivals):
-    log, controller = rivals['momentum_observer']
+def test_a_log_without_the_estimate_that_was_weighed_is_refused(baselines):
+    log, controller = baselines['momentum_observer']
     shield = {k: values for k, values in log.shield.items() if not k.startswith('estimate.')}
     with pytest.raises(ConfigError, match='~/shield lacks estimate'):
         check(replace(log, shield=shield), controller)
@@ -315,8 +318,8 @@ def test_the_log_of_these_tests_is_what_the_node_tells(shipped):
 
     day = Day(wild())
     day.go(60)
-    rival = load_classical('ct_integral', CONTROLLER, None, 0.0)
-    other = Day(rival.policy, controller=rival.controller)
+    baseline = load_classical('ct_integral', CONTROLLER, None, 0.0)
+    other = Day(baseline.policy, controller=baseline.controller)
     other.go(60)
     for tick in (*day.ticks, *other.ticks):
         assert [*shield_row(tick).values()] == shield_values(tick, tick.state.stamp_ns, 0)

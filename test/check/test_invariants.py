@@ -8,7 +8,7 @@ from metactl_ros.check.invariants import (
     blind_share,
     check_commands,
     Commands,
-    Promise,
+    Guarantee,
     States,
 )
 from metactl_ros.check.matrix_law import Chain
@@ -16,7 +16,7 @@ from metactl_ros.control.modes import Mode
 
 MODES = SETTINGS.controller.modes
 TIMEOUT_NS, SLACK_NS = 30_000_000, 20_000_000
-PROMISE = Promise(ARM, PERIOD_NS / 1e9, TIMEOUT_NS / 1e9, MODES.blind_ramp_s, SLACK_NS / 1e9)
+PROMISE = Guarantee(ARM, PERIOD_NS / 1e9, TIMEOUT_NS / 1e9, MODES.blind_ramp_s, SLACK_NS / 1e9)
 STEP_NM = np.array(ARM.limits.effort_rate_nmps) * PROMISE.period_s
 POSTURE = np.array([0.4, -0.3])
 GRAVITY_NM = Chain(ARM).gravity_nm(POSTURE[np.newaxis])[0]
@@ -46,11 +46,11 @@ class Silent(Day):
 
     def __init__(self, policy, silences, num_ticks=900):
         super().__init__(policy)
-        self.heard = []
+        self.received = []
         for k in range(num_ticks):
             if not any(begin <= k < end for begin, end in silences):
-                self.heard.append(self.state)
-            age_ns = self.state.stamp_ns - self.heard[-1].stamp_ns
+                self.received.append(self.state)
+            age_ns = self.state.stamp_ns - self.received[-1].stamp_ns
             self.go(1, sees=age_ns == 0, is_fresh=age_ns <= TIMEOUT_NS)
 
     @property
@@ -61,8 +61,8 @@ class Silent(Day):
 
     @property
     def states(self):
-        q_rad = np.array([state.q_rad for state in self.heard])
-        times = np.array([state.stamp_ns for state in self.heard])
+        q_rad = np.array([state.q_rad for state in self.received])
+        times = np.array([state.stamp_ns for state in self.received])
         return States(times, q_rad, np.full_like(q_rad, np.nan))
 
 
@@ -73,7 +73,7 @@ def silent():
     return Silent(lambda window: rng.uniform(-1.5, 1.5, 8), silences)
 
 
-def test_the_controller_keeps_its_promise_through_silences(silent):
+def test_the_controller_keeps_its_guarantee_through_silences(silent):
     assert {tick.mode for tick in silent.ticks} >= {Mode.NOMINAL, Mode.WARMUP, Mode.BLIND}
     assert check_commands(silent.commands, silent.states, PROMISE) == []
     assert blind_share(silent.commands, silent.states, PROMISE) > 0.25
@@ -199,12 +199,12 @@ def test_without_commands_there_is_nothing_to_find():
 
 
 def test_an_arm_with_brakes_lets_go_at_once():
-    promise = PROMISE._replace(blind_ramp_s=0.0)
+    guarantee = PROMISE._replace(blind_ramp_s=0.0)
     states = states_at(0)
     efforts = np.tile(GRAVITY_NM, (30, 1))
     efforts[4:] = 0.0
     efforts[4] = GRAVITY_NM - np.clip(GRAVITY_NM, -STEP_NM, STEP_NM)
     efforts[5] = efforts[4] - np.clip(efforts[4], -STEP_NM, STEP_NM)
-    assert check_commands(commands_of(efforts), states, promise) == []
+    assert check_commands(commands_of(efforts), states, guarantee) == []
     efforts[15:] = 0.01
-    assert min(v.tick for v in check_commands(commands_of(efforts), states, promise)) == 15
+    assert min(v.tick for v in check_commands(commands_of(efforts), states, guarantee)) == 15

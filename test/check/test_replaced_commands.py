@@ -21,7 +21,7 @@ from support.made_bags import (
 from support.tick_logs import Day
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
-from metactl_ros.replay.summary import summary
+from metactl_ros.replay.report import summary
 
 
 @pytest.fixture(scope='module')

@@ -188,18 +188,18 @@ def test_states_that_led_to_a_new_timeline_could_be_believed_by_a_gate_that_bega
         )
         return DecodedMessage(number * 10_000_000, number, message)
 
-    told = [state(k, 10**9 + k * 10_000_000) for k in range(1, 300)]
-    told += [state(k, 9 * 10**9 + k * 10_000_000) for k in range(300, 330)]  # its clock was set
-    topics = {'joint_states': told, 'controller/shield': [], 'controller/feedback': []}
+    states = [state(k, 10**9 + k * 10_000_000) for k in range(1, 300)]
+    states += [state(k, 9 * 10**9 + k * 10_000_000) for k in range(300, 330)]  # its clock was set
+    topics = {'joint_states': states, 'controller/shield': [], 'controller/feedback': []}
     assert accepted_states(topics, ()).received_ns.tolist() == [
-        entry.published_ns for entry in told
+        entry.published_ns for entry in states
     ]
     stuck = [state(k, 4 * 10**9) for k in range(300, 500)]  # for two seconds, then it goes on
     after = [state(k, 9 * 10**9 + k * 10_000_000) for k in range(500, 530)]
-    topics['joint_states'] = [*told[:299], *stuck, *after]
+    topics['joint_states'] = [*states[:299], *stuck, *after]
     assert accepted_states(topics, ()).received_ns[-30:].tolist() == [
         e.published_ns for e in after
     ]
-    single = [*told[:299], state(300, 9 * 10**9), *[state(k, k) for k in range(301, 330)]]
+    single = [*states[:299], state(300, 9 * 10**9), *[state(k, k) for k in range(301, 330)]]
     topics['joint_states'] = single
     assert len(accepted_states(topics, ()).received_ns) == 299

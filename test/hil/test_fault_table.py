@@ -82,7 +82,8 @@ def runs_of(monkeypatch, logs):
     left = list(logs)
 
     def run_once(file, scenario, folder):
-        return left.pop(0), (Verdict('never FAULT', False, 'FAULT'), Verdict('else', True, 'fine'))
+        failed = Verdict('never FAULT', has_passed=False, found='FAULT')
+        return left.pop(0), (failed, Verdict('else', has_passed=True, found='fine'))
 
     monkeypatch.setattr(fault_table, 'run_once', run_once)
     return left

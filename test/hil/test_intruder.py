@@ -34,7 +34,7 @@ DOMAIN = os.getpid() % 50 * 2 + 1
 JOINTS = ['joint1', 'joint2']
 
 
-class Witness(Peer):
+class RecordingPeer(Peer):
     """Publishes where an arm is, and receives and answers what an intruder sends."""
 
     def __init__(self):
@@ -89,8 +89,8 @@ class Witness(Peer):
 
 
 @pytest.fixture
-def witness():
-    peer = Witness()
+def peer():
+    peer = RecordingPeer()
     yield peer
     peer.close()
 
@@ -116,70 +116,70 @@ def order(process, text):
     process.stdin.flush()
 
 
-def test_a_second_arm_rests_where_the_first_was_seen_until_it_is_ended(witness, intruder):
-    wait_until(lambda: 'intruder' in witness.node.get_node_names())
-    assert witness.publishers('joint_states') == 0  # nothing shows it yet
+def test_a_second_arm_rests_where_the_first_was_seen_until_it_is_ended(peer, intruder):
+    wait_until(lambda: 'intruder' in peer.node.get_node_names())
+    assert peer.publishers('joint_states') == 0  # nothing shows it yet
     order(intruder, 'second_states=0.5')
-    wait_until(lambda: len(witness.states) > 5)
-    witness.where = [1.0, 1.0]
-    count = len(witness.states)
-    wait_until(lambda: len(witness.states) > count + 20)
-    for state in witness.states:
+    wait_until(lambda: len(peer.states) > 5)
+    peer.where = [1.0, 1.0]
+    count = len(peer.states)
+    wait_until(lambda: len(peer.states) > count + 20)
+    for state in peer.states:
         assert list(state.name) == JOINTS
         assert list(state.position) == pytest.approx([0.7, 0.4])
         assert list(state.velocity) == [0.0, 0.0]
         assert abs(nanoseconds(state.header.stamp) - time.time_ns()) < 60 * 10**9
-    stamps = [nanoseconds(state.header.stamp) for state in witness.states]
+    stamps = [nanoseconds(state.header.stamp) for state in peer.states]
     assert stamps == sorted(set(stamps))
     order(intruder, 'end second_states')
-    wait_until(lambda: witness.publishers('joint_states') == 0)
+    wait_until(lambda: peer.publishers('joint_states') == 0)
 
 
-def test_an_echo_follows_the_arm_at_its_distance(witness, intruder):
+def test_an_echo_follows_the_arm_at_its_distance(peer, intruder):
     order(intruder, 'echoed_states=0.05')
-    wait_until(lambda: witness.states)
-    witness.where = [1.0, 1.0]
-    wait_until(lambda: witness.states[-1].position[0] > 0.9)
-    assert list(witness.states[-1].position) == pytest.approx([1.05, 1.05])
+    wait_until(lambda: peer.states)
+    peer.where = [1.0, 1.0]
+    wait_until(lambda: peer.states[-1].position[0] > 0.9)
+    assert list(peer.states[-1].position) == pytest.approx([1.05, 1.05])
 
 
-def test_second_commands_come_on_both_topics(witness, intruder):
+def test_second_commands_come_on_both_topics(peer, intruder):
     order(intruder, 'second_commands=-0.5')
-    wait_until(lambda: witness.commands and witness.forwarded)
-    assert list(witness.commands[0].effort) == [-75.0, -30.0]
-    assert list(witness.commands[0].name) == JOINTS
-    assert list(witness.forwarded[0].data) == [-75.0, -30.0]
+    wait_until(lambda: peer.commands and peer.forwarded)
+    assert list(peer.commands[0].effort) == [-75.0, -30.0]
+    assert list(peer.commands[0].name) == JOINTS
+    assert list(peer.forwarded[0].data) == [-75.0, -30.0]
     order(intruder, 'end second_commands')
     for topic in ('joint_commands', 'forward_effort_controller/commands'):
-        wait_until(lambda topic=topic: witness.publishers(topic) == 0)
+        wait_until(lambda topic=topic: peer.publishers(topic) == 0)
 
 
-def test_what_takes_long_is_prepared_before_it_is_wanted(witness, intruder):
+def test_what_takes_long_is_prepared_before_it_is_wanted(peer, intruder):
     order(intruder, 'prepare flood_trajectories=50')
     order(intruder, 'prepare second_states')
     assert [intruder.stdout.readline() for _ in range(2)] == ['ready\n'] * 2
-    assert witness.publishers('controller/joint_trajectory') == 0
-    witness.where = [0.4, -0.3]
+    assert peer.publishers('controller/joint_trajectory') == 0
+    peer.where = [0.4, -0.3]
     order(intruder, 'flood_trajectories=50')
-    wait_until(lambda: witness.trajectories)
-    points = witness.trajectories[0].points
+    wait_until(lambda: peer.trajectories)
+    points = peer.trajectories[0].points
     times_s = [nanoseconds(point.time_from_start) / 1e9 for point in points]
     assert times_s == pytest.approx(np.linspace(1.0, 60.0, 50).tolist())
     assert all(sum(point.positions) == pytest.approx(0.1) for point in points)
 
 
-def test_floods_ask_again_and_again_as_much_as_they_are_told(witness, intruder):
+def test_floods_ask_again_and_again_as_much_as_they_are_asked_to(peer, intruder):
     order(intruder, 'flood_parameters=1000')
     order(intruder, 'flood_clear_context=200')
     order(intruder, 'flood_trajectories=50')
-    wait_until(lambda: len(witness.asked['get']) > 2 and len(witness.asked['describe']) > 2)
-    wait_until(lambda: witness.asked['clear'] > 50)
-    wait_until(lambda: len(witness.trajectories) > 1)
-    assert {*witness.asked['get'], *witness.asked['describe']} == {1000}
-    assert len(witness.trajectories[0].points) == 50
+    wait_until(lambda: len(peer.asked['get']) > 2 and len(peer.asked['describe']) > 2)
+    wait_until(lambda: peer.asked['clear'] > 50)
+    wait_until(lambda: len(peer.trajectories) > 1)
+    assert {*peer.asked['get'], *peer.asked['describe']} == {1000}
+    assert len(peer.trajectories[0].points) == 50
     for kind in ('parameters', 'clear_context', 'trajectories'):
         order(intruder, f'end flood_{kind}')
-    wait_until(lambda: witness.publishers('controller/joint_trajectory') == 0)
+    wait_until(lambda: peer.publishers('controller/joint_trajectory') == 0)
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,11 @@ def test_floods_ask_again_and_again_as_much_as_they_are_told(witness, intruder):
     ],
 )
 def test_a_trajectory_moves_the_first_joint_and_comes_once(
-    witness, intruder, kind, times_s, positions
+    peer, intruder, kind, times_s, positions
 ):
     order(intruder, kind)
-    wait_until(lambda: witness.trajectories)
-    (found,) = witness.trajectories
+    wait_until(lambda: peer.trajectories)
+    (found,) = peer.trajectories
     assert list(found.joint_names) == JOINTS
     for point, t_s, position in zip(found.points, times_s, positions, strict=True):
         assert nanoseconds(point.time_from_start) == pytest.approx(1e9 * t_s, abs=2.0)
@@ -204,14 +204,14 @@ def test_a_trajectory_moves_the_first_joint_and_comes_once(
 
 
 @pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGINT, 'input'])
-def test_it_ends_cleanly_whatever_it_does(witness, intruder, how):
+def test_it_ends_cleanly_whatever_it_does(peer, intruder, how):
     for kind in INTRUSIONS:
         amount = '=1000' if kind.startswith('flood') else ''
         order(intruder, f'{kind}{amount}')
-    wait_until(lambda: witness.states and witness.commands and witness.asked['clear'])
+    wait_until(lambda: peer.states and peer.commands and peer.asked['clear'])
     intruder.stdin.close() if how == 'input' else intruder.send_signal(how)
     assert intruder.wait(20.0) == 0, intruder.stderr.read()
-    wait_until(lambda: witness.publishers('joint_states') == 0)
+    wait_until(lambda: peer.publishers('joint_states') == 0)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The judge on runs made up for it: each demand can be met, and can be missed."""
+"""The judge on runs made up for it: each demand can be met and missed; and what it leaves."""
 
 from dataclasses import replace
 from typing import get_args
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -20,16 +21,20 @@ from support.made_runs import (
 from metactl_ros.check.invariants import Commands, States
 from metactl_ros.config import build
 from metactl_ros.control.modes import Mode
+from metactl_ros.hil.expectations import Expectation, HOLDING_RADPS
 from metactl_ros.hil.judge import (
-    check,
+    draw_timeline,
     EARLY_ERROR_RAD,
-    HOLDING_RADPS,
+    guarantee_of,
+    in_lines,
     judge,
     longest_stall_s,
-    promise_of,
+    Outcome,
+    Verdict,
+    write_junit,
 )
 from metactl_ros.hil.run_log import Span, UsedStates
-from metactl_ros.hil.scenario import Expectation, Margins, Scenario, ScriptedFault
+from metactl_ros.hil.scenario import Margins, Scenario, ScriptedFault
 
 
 def with_few_commands():
@@ -78,18 +83,29 @@ def let_go(at_s):
     return replace(log, true_qd_radps=changed(log.true_qd_radps, 0.0, 9.0, 3.0))
 
 
-def verdicts(log, settings, *wishes, margins=Margins()):  # noqa: B008
+def verdicts(log, settings, *expected, margins=Margins()):  # noqa: B008
     """Return the verdicts on a run, of which things are expected as in a scenario file."""
-    about = {'title': 't', 'duration_s': 5.0, 'protection': 'p', 'expect': wishes}
+    about = {'title': 't', 'duration_s': 5.0, 'protection': 'p', 'expect': expected}
     scenario = replace(build(Scenario, about, 'test'), margins=margins)
-    return judge(scenario, log, promise_of(settings))
+    return judge(scenario, log, guarantee_of(settings))
 
 
+OUTCOME = Outcome(
+    'silence',
+    'States < stop & "go"',
+    'p',
+    (
+        Verdict('never FAULT', has_passed=True, found='never'),
+        Verdict('mode <BLIND>', has_passed=False, found='never came'),
+    ),
+    6.5,
+    (0.0,),
+)
 REACH = {'after_s': 2.0, 'within_s': 0.1}
 
 
 @pytest.mark.parametrize(
-    ('wish', 'good', 'bad'),
+    ('expected', 'good', 'bad'),
     [
         ({'mode': 'BLIND'} | REACH, in_mode(Mode.BLIND, 2.1, 3.0), in_mode(Mode.BLIND, 2.2, 3)),
         ({'mode': 'BLIND'} | REACH, in_mode(Mode.BLIND, 1.0, 3.0), in_mode(Mode.BLIND, 1, 2)),
@@ -137,9 +153,9 @@ REACH = {'after_s': 2.0, 'within_s': 0.1}
         ({'zero_or_holding': True} | REACH, braking(1.0), braking(2.3)),
     ],
 )
-def test_an_expectation_can_be_met_and_missed(settings, wish, good, bad):
-    assert verdicts(good, settings, wish)[0].has_passed
-    assert not verdicts(bad, settings, wish)[0].has_passed
+def test_an_expectation_can_be_met_and_missed(settings, expected, good, bad):
+    assert verdicts(good, settings, expected)[0].has_passed
+    assert not verdicts(bad, settings, expected)[0].has_passed
 
 
 def blind_but_driven():
@@ -234,5 +250,35 @@ def test_a_stall_is_a_pause_that_no_fault_of_a_process_explains():
 
 def test_every_kind_of_expectation_has_a_check_of_its_own():
     kinds = get_args(Expectation)
-    assert len(kinds) == len({check.dispatch(kind) for kind in kinds}) == 15
-    assert check.dispatch(object) not in {check.dispatch(kind) for kind in kinds}
+    assert len(kinds) == len({kind._check for kind in kinds}) == 15
+
+
+def test_junit_has_a_suite_per_scenario_and_a_case_per_expectation(tmp_path):
+    write_junit(tmp_path / 'junit.xml', [OUTCOME, replace(OUTCOME, name='nan')])
+    root = ElementTree.parse(tmp_path / 'junit.xml').getroot()
+    assert [suite.get('name') for suite in root] == ['silence', 'nan']
+    assert (root[0].get('tests'), root[0].get('failures')) == ('2', '1')
+    good, bad = root[0]
+    assert good.find('failure') is None
+    assert bad.find('failure').get('message') == 'never came'
+    assert bad.get('name') == 'mode <BLIND>'
+
+
+def test_a_terminal_is_told_what_failed_and_what_was_found():
+    text = in_lines(OUTCOME)
+    assert 'FAILED' in text
+    assert 'mode <BLIND>: found never came' in text
+
+
+def test_the_timeline_is_drawn_with_each_mode_where_it_was(tmp_path):
+    figure = draw_timeline('title', in_mode(Mode.BLIND, 2.0, 3.0))
+    figure.savefig(tmp_path / 'timeline.png', dpi=100)
+    assert (tmp_path / 'timeline.png').stat().st_size > 10_000
+    band = figure.axes[0]
+    edges_s = [edge for p in band.patches for edge in (p.get_x(), p.get_x() + p.get_width())]
+    assert edges_s == pytest.approx([0.0, 2.0, 2.0, 3.0, 3.0, 5.0])
+    before, blind, after = (p.get_facecolor() for p in band.patches)
+    assert before == after != blind
+    legend = band.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ['NOMINAL', 'BLIND']
+    assert [p.get_facecolor() for p in legend.get_patches()] == [before, blind]

@@ -17,7 +17,7 @@ import yaml
 from metactl_ros.config import build
 from metactl_ros.control.modes import Mode
 from metactl_ros.hil import run as hil_run
-from metactl_ros.hil.judge import judge, promise_of, Verdict
+from metactl_ros.hil.judge import guarantee_of, judge, Verdict
 from metactl_ros.hil.run import HilError, run_judged, run_scenario, timed_actions
 from metactl_ros.hil.scenario import load_scenario, Scenario
 from metactl_ros.processes import commands, Setup
@@ -57,7 +57,7 @@ def test_an_expectation_gets_another_chance_after_a_stall_but_safety_does_not(
 
     def fail(file, scenario, folder, commands_of):
         asked.append(folder)
-        return None, (Verdict('d', False, 'f', is_always),)
+        return None, (Verdict('d', has_passed=False, found='f', is_always=is_always),)
 
     monkeypatch.setattr(hil_run, 'run_once', fail)
     monkeypatch.setattr(hil_run, 'longest_stall_s', lambda log: 0.08)
@@ -92,8 +92,8 @@ def run(file, folder, setup, settings):
     """Run a scenario; return its log and the demands that were missed."""
     scenario = load_scenario(file)
     log = run_scenario(file, scenario, folder, setup)
-    promise = promise_of(settings)._replace(state_timeout_s=PATIENT_S, slack_s=0.5)
-    missed = [v for v in judge(scenario, log, promise) if not v.has_passed]
+    guarantee = guarantee_of(settings)._replace(state_timeout_s=PATIENT_S, slack_s=0.5)
+    missed = [v for v in judge(scenario, log, guarantee) if not v.has_passed]
     return log, missed
 
 
@@ -218,8 +218,8 @@ def test_a_wall_clock_that_fits_no_stamp_ends_with_a_command_of_zero(tmp_path, p
 def test_the_command_leaves_verdicts_a_picture_and_a_bag(tmp_path):
     file, out = write(tmp_path, 2.0, [{'kind': 'drop', 'at_s': 1.0}]), tmp_path / 'out'
     with start_verb('hil', file, '--out', out) as process:
-        said, _ = process.communicate(timeout=120)
-    assert process.returncode in (0, 1), said  # on a busy machine it may miss what is promised
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode in (0, 1), output  # on a busy machine it may miss what is promised
     (result,) = json.loads((out / 'results.json').read_text())['scenarios']
     assert process.returncode == (0 if result['has_passed'] else 1)
     (suite,) = ElementTree.parse(out / 'junit.xml').getroot()

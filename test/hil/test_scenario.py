@@ -71,7 +71,7 @@ def test_a_scenario_chooses_from_the_set_up_and_leaves_the_rest(tmp_path):
 
 
 FAULT = SCENARIO['faults'][0]
-WISH = SCENARIO['expect'][0]
+EXPECTED = SCENARIO['expect'][0]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ WISH = SCENARIO['expect'][0]
         ({'faults': [{'kind': 'second_commands', 'at_s': 1, 'amount': 2}]}, '-1 to 1 share'),
         ({'setup': {'reference': 'circle'}}, 'setup: reference'),
         ({'margins': {'speed': 3}}, 'margins: Margins: expected a reason'),
-        ({'expect': [WISH | {'never': 'FAULT'}]}, 'exactly one of'),
+        ({'expect': [EXPECTED | {'never': 'FAULT'}]}, 'exactly one of'),
         ({'expect': [{'from_s': 2}]}, 'exactly one of'),
         ({'expect': [{'nevr': 'FAULT'}]}, "unknown key 'nevr'; did you mean 'never'?"),
         ({'expect': [None]}, 'expect[0]: expected a table'),
@@ -102,10 +102,10 @@ WISH = SCENARIO['expect'][0]
         ({'expect': [{'never': 'FAULT', 'after_s': 2}]}, "expect[0]: unknown key 'after_s'"),
         ({'expect': [{'in_order': False}]}, 'expected true'),
         ({'expect': [{'alone': False}]}, 'expected true'),
-        ({'expect': [WISH | {'mode': None, 'leaves_nominal': False}]}, 'expected true'),
+        ({'expect': [EXPECTED | {'mode': None, 'leaves_nominal': False}]}, 'expected true'),
         ({'expect': [{'only': ['NOMNAL']}]}, 'expect[0]: only[0]'),
         ({'expect': [{'speed_below_radps': 3.0}]}, 'expected a list'),
-        ({'expect': [WISH | {'after_s': -1.0}]}, 'after_s'),
+        ({'expect': [EXPECTED | {'after_s': -1.0}]}, 'after_s'),
     ],
 )
 def test_a_mistake_is_refused_with_file_and_key(tmp_path, changes, says):

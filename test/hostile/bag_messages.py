@@ -265,7 +265,7 @@ SETTINGS_VALUES = (
 
 
 def odd_recorded_settings(rng, base, folder):
-    """What a rival's gains and estimator were is impossible."""
+    """What a baseline's gains and estimator were is impossible."""
     bundle = next(m for m in base.estimating if m.topic == '/controller/bundle')
     facts = json.loads(read(bundle).data)
     settings = json.loads(facts['settings'])

@@ -23,14 +23,7 @@ from typing import NamedTuple
 
 from mcap.writer import CompressionType
 import numpy as np
-from support.recordings import (
-    cut,
-    messages_of,
-    record_lockstep,
-    with_every_command,
-    write_raw_mcap,
-    write_sqlite,
-)
+from support.recordings import record_ticks, write_raw_mcap, write_sqlite
 
 from hostile.bag_messages import MESSAGES
 from hostile.mcap_files import MCAP, whole
@@ -48,13 +41,12 @@ from hostile.runs import (
     Tally,
 )
 from metactl_ros import cli
-from metactl_ros.replay import page as replay_page
-from metactl_ros.replay import verdict
+from metactl_ros.replay import figures, verdict
 from metactl_ros.settings import load_settings, provenance
 
 DOCUMENTED = (0, 1, 2, 3)
 """Exit codes of metactl replay."""
-LOADED = (replay_page, verdict)
+LOADED = (figures, verdict)
 """Modules that a run would import, and that a fork has."""
 TICKS = 60
 METADATA_VALUES = (
@@ -241,8 +233,7 @@ class Base(NamedTuple):
 
 def record(bag, domain, controller):
     """Record a controller over ROS; return the messages of its first ticks."""
-    recorded = messages_of(record_lockstep(bag, domain, TICKS, controller=controller))
-    return with_every_command(cut(recorded, TICKS))
+    return record_ticks(bag, domain, TICKS, controller=controller)
 
 
 def record_base(folder, domain):
@@ -276,7 +267,7 @@ def main():
     parser.add_argument('--without-pages', action='store_true', help='draw nothing, which is slow')
     args = parser.parse_args()
     if args.without_pages:
-        replay_page.write_page = lambda *_: None
+        verdict.write_page = lambda *_: None
     with tempfile.TemporaryDirectory() as folder:
         base = record_base(Path(folder), os.getpid() % 50 * 2 + 1)
         names = args.only or list(KINDS)

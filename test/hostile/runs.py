@@ -46,7 +46,7 @@ class Ending(NamedTuple):
     seconds: float
     """Without those in which it waited for a core."""
     peak_mb: float
-    said: str
+    output: str
     """All that it wrote."""
 
 
@@ -62,11 +62,11 @@ def run_forked(function: Callable[[], int]) -> Ending:
 
 
 def _run_once(function: Callable[[], int]) -> Ending:
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() as stream:
         begin_s = time.monotonic()
         pid = os.fork()
         if pid == 0:
-            os._exit(_child(function, output.fileno()))
+            os._exit(_child(function, stream.fileno()))
         seconds = 0.0
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
             time.sleep(POLL_S)
@@ -75,16 +75,16 @@ def _run_once(function: Callable[[], int]) -> Ending:
                 os.kill(pid, signal.SIGKILL)
                 break
         _, status, usage = os.wait4(pid, 0)
-        output.seek(0)
-        said = output.read().decode('utf-8', 'replace')
+        stream.seek(0)
+        output = stream.read().decode('utf-8', 'replace')
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         outcome = f'killed by {signal.Signals(-code).name}'
-    elif code == UNFORESEEN or 'Traceback (most recent call last)' in said:
+    elif code == UNFORESEEN or 'Traceback (most recent call last)' in output:
         outcome = 'traceback'
     else:
         outcome = f'exit {code}'
-    return Ending(outcome, seconds, usage.ru_maxrss / 1024.0, said)
+    return Ending(outcome, seconds, usage.ru_maxrss / 1024.0, output)
 
 
 def _waited_for_a_core_s(pid: int) -> float:
@@ -129,9 +129,9 @@ class Tally:
         self.by_kind.setdefault(kind, Counter())[ending.outcome] += 1
         self.slowest = max(self.slowest, (round(ending.seconds, 2), name))
         self.largest = max(self.largest, (round(ending.peak_mb), name))
-        is_silent = ending.outcome != 'exit 0' and not ending.said.strip()
+        is_silent = ending.outcome != 'exit 0' and not ending.output.strip()
         if ending.outcome not in {f'exit {code}' for code in allowed} or is_silent:
-            last = (ending.said.strip().splitlines() or ['in silence'])[-1]
+            last = (ending.output.strip().splitlines() or ['in silence'])[-1]
             self.bad.append(f'{name}: {ending.outcome}: {last[:200]}')
 
     def figures(self) -> dict[str, object]:
@@ -164,7 +164,7 @@ def command_line(doc, kinds, *, count, seed, results):
 
 def say(name, ending):
     """Say how one run ended."""
-    last = (ending.said.strip().splitlines() or [''])[-1]
+    last = (ending.output.strip().splitlines() or [''])[-1]
     sys.stderr.write(f'{name}: {ending.outcome}, {ending.seconds:.2f} s, ')
     sys.stderr.write(f'{ending.peak_mb:.0f} MB: {last[:150]}\n')
 

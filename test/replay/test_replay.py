@@ -20,12 +20,10 @@ from std_srvs.srv import Trigger
 from support.recordings import (
     assert_equal,
     changed,
-    cut,
-    messages_of,
     num_ticks,
     record_lockstep,
     stamp_ns,
-    with_every_command,
+    whole_ticks,
     write_own,
     write_raw_mcap,
     write_sqlite,
@@ -52,7 +50,7 @@ def lockstep(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def messages(lockstep):
-    return with_every_command(cut(messages_of(lockstep), TICKS))
+    return whole_ticks(lockstep, TICKS)
 
 
 @pytest.fixture(scope='module')
@@ -290,6 +288,6 @@ def test_a_recording_of_another_policy_names_what_it_wants(tmp_path, messages, c
 
     bag = write_own(tmp_path / 'bag', changed(messages, '/controller/bundle', 0, alter))
     assert main(['replay', str(bag), '--out', str(tmp_path / 'out')]) == 2
-    said = capsys.readouterr().err
-    assert 'abc123' in said
-    assert '--bundle' in said
+    output = capsys.readouterr().err
+    assert 'abc123' in output
+    assert '--bundle' in output

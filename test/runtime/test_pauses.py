@@ -26,8 +26,7 @@ from support.worlds import (
 )
 
 from metactl_ros.bag.cdr import JointValues, Point
-from metactl_ros.bag.tick_log import find_breaks
-from metactl_ros.bag.tick_messages import TickMessages
+from metactl_ros.bag.tick_log import find_breaks, TickMessages
 from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.baselines import load_classical
 from metactl_ros.check.certificates import check_certificates

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from support.three_joints import FRICTION as OF_THREE
 
-from metactl_ros.bench.twins import fixed_gain_twin
 from metactl_ros.errors import ConfigError
 from metactl_ros.metrics import tracking_rmse
 from metactl_ros.settings import make_plant
 from metactl_ros.sim.rollout import run_episode
 from metactl_ros.sim.task import draw_evaluation
+from training.judge.rollouts import fixed_gain_twin
 
 NUM_STEPS = 500
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from metactl_ros.bench.twins import fixed_gain_twin
 from metactl_ros.metrics import tracking_rmse
 from metactl_ros.settings import make_plant
 from metactl_ros.sim.rollout import run_episode
 from metactl_ros.sim.task import draw_episode, draw_evaluation
+from training.judge.rollouts import fixed_gain_twin
 
 
 def test_the_same_seed_draws_the_same_episode_and_another_seed_another(settings):

@@ -97,7 +97,7 @@ def telemetry_of(tick, stamp_ns, number, now_ns):
         for state, reference in tick.seen or [(tick.state, tick.reference)]
     ]
     state, step = tick.state, tick.step
-    told = {
+    published = {
         'shield': (labels, {'position': np.array([float(x) for x in row.values()])}),
         'feedback': (
             names,
@@ -115,7 +115,7 @@ def telemetry_of(tick, stamp_ns, number, now_ns):
     return [
         *(
             joints(f'/controller/{kind}', stamp_ns, when_ns, number, list(what), **fields)
-            for kind, (what, fields) in told.items()
+            for kind, (what, fields) in published.items()
         ),
         raw(
             '/controller/reference',

@@ -8,7 +8,6 @@ from itertools import count
 from mcap.writer import CompressionType
 from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
-from rosbags.typesys import get_typestore, Stores
 
 from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.reader import BagError, read_bag
@@ -16,9 +15,8 @@ from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.bag.topics import load_definition
 from metactl_ros.bag.writer import BagTopic, BagWriter, ReceivedMessage
 from metactl_ros.processes import loopback_environment, running, Setup
+from support.made_bags import doctored, STORE
 from support.ros_peer import wait_until
-
-STORE = get_typestore(Stores.ROS2_JAZZY)
 
 
 def num_ticks(bag):
@@ -28,13 +26,13 @@ def num_ticks(bag):
         return 0
 
 
-TOLD_EACH_TICK = ('reference', 'feedback', 'error', 'output', 'gains', 'shield')
+EACH_TICK = ('reference', 'feedback', 'error', 'output', 'gains', 'shield')
 
 
 def has_caught_up(bag):
     """Return whether all messages of every tick are in a bag that is still recorded."""
     counts = Counter(message.topic for message in messages_of(bag))
-    return len({counts[f'/controller/{name}'] for name in TOLD_EACH_TICK}) == 1
+    return len({counts[f'/controller/{name}'] for name in EACH_TICK}) == 1
 
 
 def record_lockstep(bag, domain, least_ticks, **options):
@@ -47,10 +45,15 @@ def record_lockstep(bag, domain, least_ticks, **options):
     return bag
 
 
+def record_ticks(bag, domain, num_ticks, **options):
+    """Record some ticks and return their messages, with every command."""
+    return whole_ticks(record_lockstep(bag, domain, num_ticks, **options), num_ticks)
+
+
 def assert_equal(result):
     """Assert that all that is in a bag is equal to the bit, and every command as decided.
 
-    A busy machine loses commands on their way to the recorder: that is told, and nothing else is.
+    A busy machine loses commands on their way to the recorder: only that may be reported.
     """
     assert [p for p in result.problems if 'commands were sent, as their numbers' not in p] == []
     assert result.violations == []
@@ -67,18 +70,18 @@ def messages_of(bag):
 
 def cut(messages, num_ticks):
     """Return what has come when a number of ticks is complete."""
-    seen = Counter()
-    last = next(
-        k
-        for k, message in enumerate(messages)
-        if message.topic.endswith('/gains') and _next(seen, message.topic) == num_ticks
-    )
-    end_ns = stamp_ns(messages[last])
+    ends = [k for k, message in enumerate(messages) if message.topic.endswith('/gains')]
+    last, stamps_ns = ends[num_ticks - 1], [stamp_ns(message) for message in messages]
     return [
         message
-        for k, message in enumerate(messages)
-        if stamp_ns(message) <= end_ns and (stamp_ns(message) or k < last)
+        for k, (message, own_ns) in enumerate(zip(messages, stamps_ns, strict=True))
+        if own_ns <= stamps_ns[last] and (own_ns or k < last)
     ]
+
+
+def whole_ticks(bag, num_ticks):
+    """Return the messages of a bag until a number of ticks is complete, with every command."""
+    return with_every_command(cut(messages_of(bag), num_ticks))
 
 
 def with_every_command(messages):
@@ -111,14 +114,7 @@ def read(message):
 
 def changed(messages, topic, number, change):
     """Return the messages, with one of a topic changed by a function."""
-    seen, rows = Counter(), []
-    for message in messages:
-        if message.topic == topic and _next(seen, topic) - 1 == number:
-            content = read(message)
-            change(content)
-            message = message._replace(data=bytes(STORE.serialize_cdr(content, message.type_name)))
-        rows.append(message)
-    return rows
+    return doctored(messages, topic.removeprefix('/'), change, {number})
 
 
 def write_own(bag, messages):
@@ -157,8 +153,3 @@ def write_raw_mcap(file, messages, compression=CompressionType.ZSTD):
             writer.add_message(channels[topic], log_time_ns, data, log_time_ns, next(numbers))
         writer.finish()
     return file
-
-
-def _next(seen, topic):
-    seen[topic] += 1
-    return seen[topic]

@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 
 from metactl_ros.baselines import BASELINES, ConstantPolicy, ControllerSpec, load_spec
-from metactl_ros.bench.twins import settings_of_twin
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.metrics import LOST_ERROR_RAD, tracking_rmse
 from metactl_ros.settings import load_settings, make_plant, shipped_policy
@@ -21,6 +20,7 @@ from training.judge.rollouts import (
     measure,
     prepare,
     run_trial,
+    settings_of_twin,
     Trial,
 )
 from training.pool import run_jobs

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from metactl_ros.bag.recorded_controller import RecordedController
+from metactl_ros.bag.topics import RecordedController
 from metactl_ros.baselines import BASELINES, load_classical
 from metactl_ros.errors import ConfigError
 
