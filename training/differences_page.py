@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from metactl_ros.errors import ConfigError
-from training.arguments import refusing
+from training.commands import refusing
 from training.judge.analysis import Cell
 from training.judge.presentation import markdown_table, NOT_RUN, text_of, with_spread
 from training.judge.study import expand, read_study, require_of_study, Study

@@ -45,7 +45,7 @@ from metactl_ros.signals import Array
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
-from training.arguments import command_parser, refusing
+from training.commands import command_parser, refusing
 from training.learn.attention import CausalBlock, FoldedAttention
 from training.learn.checkpoint import load_network
 from training.learn.networks import MIN_FEATURES, ShallowAttention

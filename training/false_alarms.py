@@ -25,11 +25,9 @@ from metactl_ros.baselines import ControllerSpec
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
-from training.arguments import command_parser, positive_number
-from training.benchmark import controllers
-from training.judge.regimes import draw_cases, load_benchmark, Regime, settings_in
+from training.benchmark import controllers, draw_cases, load_benchmark, Regime, settings_in
+from training.commands import command_parser, positive_number, run_jobs
 from training.judge.rollouts import batches_of, Conditions, run_controller
-from training.pool import run_jobs
 
 REGIMES = ('tau_2', 'velocity_noise', 'encoder_12bit', 'delay_20ms')
 ASTRAY_RAD = 0.5

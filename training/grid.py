@@ -31,7 +31,7 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.plants import PlantName
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings
-from training.arguments import command_parser, positive_count, positive_number, refusing
+from training.commands import command_parser, positive_count, positive_number, refusing
 from training.judge.study import expand, Product, Size, Study
 from training.learn.run import Presets
 from training.paper_numbers import INCRT

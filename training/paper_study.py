@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from metactl_ros.errors import ConfigError
-from training.arguments import refusing
+from training.commands import refusing
 from training.judge.analysis import (
     cells_of,
     compare_places,

@@ -43,8 +43,7 @@ matplotlib.use('Agg')
 from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
 
-from training.arguments import command_parser, positive_number, refusing
-from training.pool import progress_bar
+from training.commands import command_parser, positive_number, progress_bar, refusing
 from training.rank import (
     at_offsets,
     bootstrap_k_star,

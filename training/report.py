@@ -38,7 +38,7 @@ from rich.console import Console
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import write_json
-from training.arguments import command_parser, refusing
+from training.commands import command_parser, refusing
 from training.judge.analysis import (
     analyse,
     analyse_as_paper,

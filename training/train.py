@@ -38,7 +38,7 @@ from metactl_ros.plants import PlantName
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Policy
 from metactl_ros.sim.task import draw_evaluation
-from training.arguments import command_parser, refusing
+from training.commands import command_parser, refusing
 from training.judge.rollouts import Conditions, evaluate_controller
 from training.learn.checkpoint import (
     load_checkpoint,

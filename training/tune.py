@@ -34,10 +34,9 @@ from metactl_ros.result_file import write_json
 from metactl_ros.settings import load_settings, Settings, share_directory
 from metactl_ros.signals import Array
 from metactl_ros.strict_yaml import read_yaml
-from training.arguments import command_parser, refusing
-from training.judge.regimes import draw_cases, load_benchmark, Sensors, settings_in
+from training.benchmark import draw_cases, load_benchmark, Sensors, settings_in
+from training.commands import command_parser, refusing, run_jobs
 from training.judge.rollouts import evaluate_controller
-from training.pool import run_jobs
 
 DRAWN, REFINED = 8, 12
 """Evaluations for each parameter: of the Halton sequence, and of the search from its best."""

@@ -46,7 +46,7 @@ from metactl_ros.settings import load_faults, load_file, load_settings, share_di
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.task import draw_evaluation
 from training import sweep
-from training.judge.regimes import Benchmark
+from training.benchmark import Benchmark
 from training.learn.run import Presets
 from training.tune import write_baselines
 

@@ -11,6 +11,7 @@ from stable_baselines3.common.logger import Logger
 import torch
 from torch.nn import functional
 
+from training.bench import plain_summary
 from training.learn import judgements
 from training.learn.judgements import (
     gradient_norms,
@@ -22,8 +23,7 @@ from training.learn.judgements import (
     record_actor,
 )
 from training.learn.networks import build_policy, DEPTHS, EXTRACTORS, HEAD_WIDTH, NetworkConfig
-from training.learn.plain_attention import plain_summary
-from training.learn.replay_buffer import WindowReplayBuffer
+from training.learn.shielded_sac import WindowReplayBuffer
 
 torch.set_num_threads(1)
 HEADS, WINDOW, PAYLOAD = 4, 6, 8

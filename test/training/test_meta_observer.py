@@ -19,8 +19,8 @@ from metactl_ros.baselines import (
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.settings import load_settings
+from training.benchmark import draw_cases, load_benchmark, Regime
 from training.export import export_bundle
-from training.judge.regimes import draw_cases, load_benchmark, Regime
 from training.judge.rollouts import evaluate_controller, prepare
 from training.learn.run import load_presets, read_run, settings_of
 

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from metactl_ros.errors import ConfigError
+from training.bench import PlainDeepAttention, PlainShallowAttention
 from training.learn.networks import (
     build_policy,
     count_parameters,
@@ -23,7 +24,6 @@ from training.learn.networks import (
     NetworkConfig,
     ShallowAttention,
 )
-from training.learn.plain_attention import PlainDeepAttention, PlainShallowAttention
 
 torch.set_num_threads(1)
 MODELS = sorted(EXTRACTORS)

@@ -15,7 +15,8 @@ from metactl_ros.plants import make_plant
 from metactl_ros.settings import load_settings, shipped_policy
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
-from training.judge.regimes import draw_cases, load_benchmark, Regime, settings_in
+from training.benchmark import draw_cases, load_benchmark, Regime, settings_in
+from training.commands import run_jobs
 from training.judge.rollouts import (
     Conditions,
     evaluate_controller,
@@ -24,7 +25,6 @@ from training.judge.rollouts import (
     run_trial,
     Trial,
 )
-from training.pool import run_jobs
 
 SETTINGS = load_settings()
 CASES = replace(load_benchmark().judging, rollouts=2, payloads_kg=(0.0, 1.5))

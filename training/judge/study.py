@@ -12,7 +12,7 @@ from metactl_ros.config import require_positive, shown
 from metactl_ros.errors import ConfigError
 from metactl_ros.plants import PlantName
 from metactl_ros.settings import load_file
-from training.arguments import command_parser
+from training.commands import command_parser
 from training.learn.networks import Model, NetworkConfig
 from training.learn.run import choose_device, load_presets, Presets, RunConfig, with_difference
 from training.records import load_runs, Place, Run

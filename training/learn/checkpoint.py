@@ -34,9 +34,8 @@ import torch
 from metactl_ros.files import sync
 from metactl_ros.signals import Array, Policy
 from training.learn.networks import build_policy, NetworkConfig
-from training.learn.replay_buffer import WindowReplayBuffer
 from training.learn.run import make_env, make_model, read_run, read_settings, RunConfig, RunError
-from training.learn.shielded_sac import ShieldedSAC
+from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 
 FORMAT = 1
 KEPT = (

@@ -61,8 +61,8 @@ from training.learn.networks import (
     ShallowAttention,
     WindowExtractor,
 )
-from training.learn.replay_buffer import WindowReplayBuffer
 from training.learn.run import RunError
+from training.learn.shielded_sac import WindowReplayBuffer
 
 FILE = 'judgements.json'
 PAYLOAD = feature_names(('',) * NUM_JOINTS).index('payload_estimate_kg')

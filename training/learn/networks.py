@@ -42,7 +42,7 @@ from torch.nn import functional
 from metactl_ros.control.window import feature_names, token_map, Tokens
 from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import write_json
-from training.arguments import command_parser
+from training.commands import command_parser
 from training.learn.attention import (
     CausalBlock,
     CollapsedBlock,

@@ -31,8 +31,7 @@ from metactl_ros.signals import Array
 from metactl_ros.strict_yaml import read_yaml
 from training.learn.env import ArmEnv, EnvSettings
 from training.learn.networks import make_policy_kwargs, Model, NetworkConfig
-from training.learn.replay_buffer import WindowReplayBuffer
-from training.learn.shielded_sac import ShieldedSAC
+from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 
 DIFFERENCES = 'differences.yaml'
 T = TypeVar('T')
