@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from metactl_ros.errors import ConfigError
-from training.commands import refusing
-from training.judge.analysis import Cell
-from training.judge.presentation import markdown_table, NOT_RUN, text_of, with_spread
+from training.commands import refusing, text_of
+from training.judge.analysis import Cell, Interval, mean_of, shift_interval
+from training.judge.presentation import markdown_table, NOT_RUN, with_spread
 from training.judge.study import expand, read_study, require_of_study, Study
 from training.learn.run import Difference, load_differences, RunConfig
 from training.paper_numbers import BASELINE_RAD, INCRT, MAIN, STEPS
 from training.records import require_equal, Run, span_rad
-from training.stats import Interval, mean_of, shift_interval
 
 UNCHANGED = 'unchanged'
 

@@ -34,9 +34,9 @@ from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from training.commands import command_parser, positive_count, positive_number, refusing, run_jobs
+from training.judge.analysis import mean_of
 from training.judge.rollouts import BUNDLE_SUFFIX, Conditions, Rollouts, run_trial, Trial
 from training.paper_numbers import BASELINE_RAD
-from training.stats import mean_of
 
 FIXED_GAINS = ControllerSpec('ct')
 """The baseline that delta_percent refers to."""

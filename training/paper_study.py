@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from metactl_ros.errors import ConfigError
-from training.commands import refusing
+from training.commands import refusing, text_of
 from training.judge.analysis import (
     cells_of,
     compare_places,
@@ -26,7 +26,6 @@ from training.judge.analysis import (
     Comparisons,
     Report,
     report_of,
-    run_facts,
 )
 from training.judge.presentation import (
     comparison_rows,
@@ -39,7 +38,6 @@ from training.judge.presentation import (
     probability,
     save_figure,
     seeds_figure,
-    text_of,
 )
 from training.judge.study import expand, place_of, read_study, require_of_study, Study
 from training.learn.run import RunConfig
@@ -184,7 +182,7 @@ def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
         ABOUT_FAILURES,
         markdown_table([failure_row(report, row) for row in failure_rows(report)]),
         '## Runs',
-        markdown_table(run_rows(report)) or 'None yet.',
+        markdown_table([run_row(report, run) for run in report.runs]) or 'None yet.',
         '## What was not run',
         not_run(found),
     ]
@@ -315,25 +313,19 @@ def payload_answer(run: Run) -> float | None:
     return float(np.mean(found)) if found else None
 
 
-def run_rows(report: Report) -> list[dict[str, str]]:
-    """Return one line per run, failed ones among them."""
-    rows = []
-    for run, facts in zip(report.runs, run_facts(report), strict=True):
-        heads = head_verdict(run)
-        span = span_rad(run)
-        rows.append(
-            {
-                'tau_z': f'{facts["tau_z"]:g} s',
-                'architecture': facts['architecture'],
-                'seed': str(facts['seed']),
-                'delta %': text_of(facts['delta_percent'], '+.1f', 'no RMSE'),
-                'range, mrad': text_of(None if span is None else 1e3 * span, '.0f'),
-                'label': facts['label'],
-                'reason': facts['reason'],
-                'silent heads': f'{heads.num_silent} of {heads.num_heads}' if heads else '-',
-            }
-        )
-    return rows
+def run_row(report: Report, run: Run) -> dict[str, str]:
+    """Return what came of one run."""
+    heads, span, (label, reason) = head_verdict(run), span_rad(run), report.label(run)
+    return {
+        'tau_z': f'{run.place.tau_z_s:g} s',
+        'architecture': run.place.label,
+        'seed': str(run.record['seed']),
+        'delta %': text_of(run.record['delta_percent'], '+.1f', 'no RMSE'),
+        'range, mrad': text_of(None if span is None else 1e3 * span, '.0f'),
+        'label': label,
+        'reason': reason,
+        'silent heads': f'{heads.num_silent} of {heads.num_heads}' if heads else '-',
+    }
 
 
 def not_run(found: PaperStudy) -> str:

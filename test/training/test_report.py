@@ -9,7 +9,7 @@ import pytest
 from support.made_records import cells, COMMIT, kept_baselines, ROOT
 
 from training import paper_numbers
-from training.judge.analysis import analyse, analyse_as_paper, comparison_facts
+from training.judge.analysis import comparison_facts
 from training.judge.presentation import (
     ablation_figure,
     comparison_rows,
@@ -19,7 +19,7 @@ from training.judge.presentation import (
     seeds_figure,
 )
 from training.records import run_from
-from training.report import main, parse_args
+from training.report import analyse, analyse_as_paper, main, parse_args
 
 FIGURES = ('forest', 'payload', 'ablation', 'seeds')
 INCRT = {2.0: [-62.0, -58.0, -55.0, -51.0, -47.0], 5.0: [-64.7, -58.0, -34.3, 15.0, None]}
