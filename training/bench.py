@@ -181,8 +181,8 @@ def bench_policy(settings: Settings) -> dict[str, float]:
     bundle = load_bundle(shipped_policy(), settings.arm, settings.controller)
     context = bundle.controller.context
     period_s = 1.0 / settings.controller.law.rate_hz
-    shape = (context.num_rows, 4 * len(settings.arm.joint_names) + 3 + context.num_extra)
-    windows = np.random.default_rng(0).normal(0.0, 0.1, (300, *shape))
+    shape = (300, context.num_rows, len(bundle.contract.features))
+    windows = np.random.default_rng(0).normal(0.0, 0.1, shape)
 
     def turn() -> list[float]:
         taken = []

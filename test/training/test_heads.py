@@ -301,6 +301,17 @@ def test_a_network_that_does_not_read_p_hat_is_not_sensitive_to_it():
     assert report.residual_sensitivity == 0.0
 
 
+def test_the_payload_estimate_of_an_arm_of_three_joints_stands_behind_its_twelve_signals():
+    torch.manual_seed(0)
+    actor = build_policy(NetworkConfig('incrt', HEADS, WINDOW, num_joints=3)).actor.double()
+    observations = torch.randn(8, WINDOW * 15, dtype=torch.float64)
+    assert payload_sensitivity(actor, observations).shape == (12,)
+    assert payload_sensitivity(actor, observations).min() > 0.0
+    with torch.no_grad():
+        actor.features_extractor.embedding.linear.weight[:, 12] = 0.0
+    np.testing.assert_array_equal(payload_sensitivity(actor, observations), 0.0)
+
+
 def test_single_precision_reports_the_same():
     actor, observations = actor_of(), windows()
     exact = inspect_heads(actor, observations)

@@ -18,6 +18,7 @@ Of model.zip only `policy.pth` is read, with torch's loader for plain tensors.
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 import io
 import json
 import os
@@ -34,7 +35,15 @@ import torch
 from metactl_ros.files import sync
 from metactl_ros.signals import Array, Policy
 from training.learn.networks import build_policy, NetworkConfig
-from training.learn.run import make_env, make_model, read_run, read_settings, RunConfig, RunError
+from training.learn.run import (
+    make_env,
+    make_model,
+    read_num_joints,
+    read_run,
+    read_settings,
+    RunConfig,
+    RunError,
+)
 from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 
 FORMAT = 1
@@ -129,18 +138,14 @@ def load_network(folder: Path) -> SACPolicy:
 
     Sizes that the configuration does not state are those of the weights.
     """
-    run, path = read_run(folder), folder / 'model.zip'
+    run, num_joints, path = read_run(folder), read_num_joints(folder), folder / 'model.zip'
     if not path.is_file():
         raise RunError(f'{path}: not there; finish the run with training.train --resume {folder}')
     with _refusing(path):
         weights = _read_weights(path)
-        config = NetworkConfig(
-            model=run.model,
-            heads=run.heads,
-            window=run.window,
-            num_features=len(weights['actor.features_extractor.token_map']),
-            tokens=run.hyper.tokens,
-        )
+        config = NetworkConfig(run.model, run.heads, run.window, num_joints, 0, run.hyper.tokens)
+        num_features = len(weights['actor.features_extractor.token_map'])
+        config = replace(config, num_extra=num_features - config.num_features)
         policy = build_policy(config, len(weights['actor.mu.bias']))
         policy.load_state_dict(weights)
     policy.set_training_mode(False)

@@ -51,13 +51,11 @@ from torch.autograd.functional import jvp
 from torch.nn import functional
 from torch.nn.attention import sdpa_kernel, SDPBackend
 
-from metactl_ros.control.window import feature_names
 from metactl_ros.result_file import write_json
 from metactl_ros.signals import Array
 from training.learn.attention import AttentionBlock, CausalBlock, Heads
 from training.learn.networks import (
     DeepAttention,
-    NUM_JOINTS,
     ShallowAttention,
     WindowExtractor,
 )
@@ -65,7 +63,6 @@ from training.learn.run import RunError
 from training.learn.shielded_sac import WindowReplayBuffer
 
 FILE = 'judgements.json'
-PAYLOAD = feature_names(('',) * NUM_JOINTS).index('payload_estimate_kg')
 IDLE_BELOW = 0.1
 """Output share of an idle head, as a part of the equal share 1 / K."""
 SPAN, STRIDE = 2560, 10
@@ -238,8 +235,9 @@ def gradient_norms(block: AttentionBlock) -> Array:
 
 def payload_direction(extractor: WindowExtractor, observations: torch.Tensor) -> torch.Tensor:
     """Return the observations' change per kg of p_hat: 1 in its column of all rows, (B, W F)."""
-    row = observations.new_zeros(extractor.config.num_features)
-    row[PAYLOAD] = 1.0
+    names = extractor.config.features
+    row = observations.new_zeros(len(names))
+    row[names.index('payload_estimate_kg')] = 1.0
     return row.repeat(extractor.config.window).expand_as(observations)
 
 

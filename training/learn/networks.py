@@ -70,11 +70,8 @@ HEAD_WIDTH = 16
 FEATURES_DIM = 64
 HEAD_LAYERS = (64, 64)
 """Hidden layers of actor and critics behind the features."""
-NUM_JOINTS = 2
-"""Of the paper's arm, for which these networks are."""
-NUM_ACTIONS = 8
-"""m, of the design: two K_d, two Lambda, four eta."""
-MIN_FEATURES = len(feature_names(('',) * NUM_JOINTS))
+ACTIONS_PER_JOINT = 4
+"""Of the design: K_d, Lambda and two eta."""
 TRANSFORMER_HEADS = 4
 GRU_WIDTHS: dict[Model, int] = {'gru_small': 72, 'gru_large': 140}
 DEPTHS: dict[Model, int] = {
@@ -94,8 +91,10 @@ class NetworkConfig:
     """K. `transformer` has four; the GRUs have a width of their own and do not read it."""
     window: int
     """W, rows."""
-    num_features: int = MIN_FEATURES
-    """F; what exceeds the step observation are its extra features."""
+    num_joints: int = 2
+    """n, of the arm; the paper's has two."""
+    num_extra: int = 0
+    """Features behind the paper's 4 n + 3."""
     tokens: Tokens = 'raw'
 
     def __post_init__(self) -> None:
@@ -107,8 +106,8 @@ class NetworkConfig:
         if self.tokens not in get_args(Tokens):
             valid = ' or '.join(repr(name) for name in get_args(Tokens))
             raise ConfigError(f'NetworkConfig.tokens: expected {valid}, found {self.tokens!r}.')
-        for name, least in (('heads', 1), ('window', 1), ('num_features', MIN_FEATURES)):
-            value = getattr(self, name)
+        for name in ('heads', 'window', 'num_joints', 'num_extra'):
+            value, least = getattr(self, name), int(name != 'num_extra')
             if not isinstance(value, int) or value < least:
                 raise ConfigError(
                     f'NetworkConfig.{name}: expected a whole number of at least {least}, '
@@ -124,6 +123,16 @@ class NetworkConfig:
     def width(self) -> int:
         """Return d = K d_k."""
         return self.heads * HEAD_WIDTH
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Return the names of the F features of a row."""
+        return feature_names(('',) * self.num_joints, self.num_extra)
+
+    @property
+    def num_features(self) -> int:
+        """Return F."""
+        return len(self.features)
 
 
 class WindowExtractor(BaseFeaturesExtractor):
@@ -141,7 +150,8 @@ class WindowExtractor(BaseFeaturesExtractor):
             )
         super().__init__(observation_space, FEATURES_DIM)
         self.config = config
-        matrix = token_map(config.tokens, NUM_JOINTS, config.num_features - MIN_FEATURES)
+        self._shape = (config.window, config.num_features)
+        matrix = token_map(config.tokens, config.num_joints, config.num_extra)
         self.register_buffer('token_map', torch.tensor(matrix, dtype=torch.float32))
 
     def _end(self, width: int) -> None:
@@ -155,8 +165,7 @@ class WindowExtractor(BaseFeaturesExtractor):
 
     def to_tokens(self, observations: torch.Tensor) -> torch.Tensor:
         """Return the tokens that the model sees, shape (B, W, F)."""
-        shape = (self.config.window, self.config.num_features)
-        rows = observations.reshape(-1, *shape)  # (B, W, F)
+        rows = observations.reshape(-1, *self._shape)  # (B, W, F)
         return rows if self.config.tokens == 'raw' else rows @ self.token_map
 
     def summarise(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -276,8 +285,12 @@ def make_policy_kwargs(config: NetworkConfig) -> dict[str, Any]:
     }
 
 
-def build_policy(config: NetworkConfig, num_actions: int = NUM_ACTIONS) -> SACPolicy:
-    """Return a fresh SAC policy, as SB3's SAC would build it, without env or algorithm."""
+def build_policy(config: NetworkConfig, num_actions: int | None = None) -> SACPolicy:
+    """Return a fresh SAC policy, as SB3's SAC would build it, without env or algorithm.
+
+    Without a number of actions it has those of the design.
+    """
+    num_actions = num_actions or ACTIONS_PER_JOINT * config.num_joints
     return SACPolicy(
         spaces.Box(-np.inf, np.inf, (config.window * config.num_features,), np.float32),
         spaces.Box(-1.0, 1.0, (num_actions,), np.float32),

@@ -22,7 +22,7 @@ import torch
 
 from metactl_ros.baselines import observer_gains, on_observer
 from metactl_ros.config import build, require_not_negative, require_positive, shown
-from metactl_ros.control.window import feature_names, Tokens
+from metactl_ros.control.window import Tokens
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.plants import PlantName
 from metactl_ros.result_file import code_of_checkout, provenance, write_json
@@ -177,9 +177,8 @@ def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -
         model=run.model,
         heads=run.heads,
         window=run.window,
-        num_features=len(
-            feature_names(settings.arm.joint_names, settings.controller.context.num_extra)
-        ),
+        num_joints=settings.controller.num_joints,
+        num_extra=settings.controller.context.num_extra,
         tokens=hyper.tokens,
     )
     model = ShieldedSAC(
@@ -263,10 +262,24 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def read_settings(folder: Path) -> Settings:
     """Return the settings of a run directory: those of its training, not of today."""
-    path, content = folder / 'config.json', _read_config(folder)
-    if not isinstance(content.get('settings'), dict):
-        raise RunError(f"{path}: lacks 'settings'; train it again.")
-    return build(Settings, content['settings'], str(path))
+    return build(Settings, _stated_settings(folder), str(folder / 'config.json'))
+
+
+def read_num_joints(folder: Path) -> int:
+    """Return for how many joints a run was trained; also of versions with other settings."""
+    try:
+        return len(_stated_settings(folder)['arm']['joint_names'])
+    except (KeyError, TypeError) as error:
+        path = folder / 'config.json'
+        what = f'{path}: expected settings.arm.joint_names ({error}); train it again.'
+        raise RunError(what) from None
+
+
+def _stated_settings(folder: Path) -> dict[str, Any]:
+    settings = _read_config(folder).get('settings')
+    if not isinstance(settings, dict):
+        raise RunError(f"{folder / 'config.json'}: lacks 'settings'; train it again.")
+    return settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
