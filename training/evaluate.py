@@ -33,7 +33,14 @@ from metactl_ros.policy.bundle import read_bundle
 from metactl_ros.result_file import provenance, write_json
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
-from training.commands import command_parser, positive_count, positive_number, refusing, run_jobs
+from training.commands import (
+    command_parser,
+    positive_count,
+    positive_number,
+    refusing,
+    run_jobs,
+    text_of,
+)
 from training.judge.analysis import mean_of
 from training.judge.rollouts import BUNDLE_SUFFIX, Conditions, Rollouts, run_trial, Trial
 from training.paper_numbers import BASELINE_RAD
@@ -168,20 +175,16 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
             r['controller'],
             f'{r["tau_z"]:g} s',
             str(r['seed']),
-            _text(r['rmse'], 4),
-            _text(BASELINE_RAD.get(r['tau_z']) if is_baseline else None, 4),
-            f'{_text(by_payload[0], 3)}-{_text(by_payload[-1], 3)}',
-            f'{_text(r["delta_percent"], 1)} %',
+            text_of(r['rmse'], '.4f'),
+            text_of(BASELINE_RAD.get(r['tau_z']) if is_baseline else None, '.4f'),
+            '-'.join(text_of(by_payload[end], '.3f') for end in (0, -1)),
+            f'{text_of(r["delta_percent"], ".1f")} %',
             f'{100.0 * r["shield_activation"]:.1f} %',
-            _text(r['rmse_without_memory'], 4),
-            f'{_text(r["memory_share_percent"], 0)} %',
+            text_of(r['rmse_without_memory'], '.4f'),
+            f'{text_of(r["memory_share_percent"], ".0f")} %',
             str(r['num_lost']),
         )
     console.print(table)
-
-
-def _text(value: float | None, digits: int) -> str:
-    return '-' if value is None else f'{value:.{digits}f}'
 
 
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from metactl_ros.errors import ConfigError
 from training.commands import refusing, text_of
@@ -39,14 +38,16 @@ from training.judge.presentation import (
     save_figure,
     seeds_figure,
 )
-from training.judge.study import expand, place_of, read_study, require_of_study, Study
-from training.learn.run import RunConfig
-from training.paper_numbers import (
-    ABLATION,
-    COMPARISONS,
-    INCRT,
-    MAIN,
+from training.judge.study import (
+    expand,
+    missing_seeds,
+    page_command,
+    place_of,
+    require_of_study,
+    Study,
 )
+from training.learn.run import RunConfig
+from training.paper_numbers import ABLATION, COMPARISONS, INCRT, MAIN
 from training.records import (
     BASELINE,
     FLAT_BELOW_PERCENT,
@@ -84,12 +85,7 @@ class PaperStudy:
 
     def missing(self) -> dict[Place, list[int]]:
         """Return the seeds that were not run, by place, in the order of the study."""
-        done = {(run.place, run.record['seed']) for run in self.report.runs}
-        found: dict[Place, list[int]] = {}
-        for run in self.wanted:
-            if (place_of(run), run.seed) not in done:
-                found.setdefault(place_of(run), []).append(run.seed)
-        return found
+        return missing_seeds(self.wanted, self.report.runs, place_of)
 
     @property
     def num_missing(self) -> int:
@@ -347,8 +343,9 @@ def not_run(found: PaperStudy) -> str:
     return f'{lead}\n\n{markdown_table(rows)}'
 
 
-def write_study(found: PaperStudy, page: Path) -> None:
-    """Write the figures beside the page, and then the page."""
+def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int]:
+    """Write the figures beside the page, and then the page; return how many runs of how many."""
+    found = gather(study, runs)
     baselines = [row for row in found.report.cells if row.architecture == BASELINE]
     short = [row for row in found.report.rows if row not in ABLATION or row in MAIN]
     compared = found.with_rows([*MAIN, *ONE_HEAD.values()])
@@ -367,25 +364,21 @@ def write_study(found: PaperStudy, page: Path) -> None:
     for name, (draw, report) in figures.items():
         save_figure(draw, report, page.with_name(names[name]))
     page.write_text(text, encoding='utf-8')
+    return len(found.wanted) - found.num_missing, len(found.wanted)
 
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    console = Console(stderr=True)
-    study, runs, page = read_study(
+    return page_command(
         'paper_study',
         __doc__,
         arguments,
+        write_study,
         study='config/studies/paper.yaml',
         results='results/study',
         page='docs/paper_study.md',
     )
-    found = gather(study, runs)
-    write_study(found, page)
-    count = len(found.wanted)
-    console.print(f'{count - found.num_missing} of {count} runs: {page}', highlight=False)
-    return 0
 
 
 if __name__ == '__main__':

@@ -41,13 +41,7 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.result_file import write_json
 from training import paper_numbers
 from training.commands import command_parser, refusing
-from training.judge.analysis import (
-    cells_of,
-    comparison_facts,
-    facts_of,
-    Report,
-    report_of,
-)
+from training.judge.analysis import cells_of, comparison_facts, facts_of, Report, report_of
 from training.judge.presentation import (
     ablation_figure,
     comparison_rows,

@@ -87,17 +87,9 @@ def search_space(name: str, settings: Settings) -> list[Parameter]:
     ]
     return {
         'ct_integral': [kd, slope, _logarithmic('rate_per_s2', 5.0, 10_000.0)],
-        'momentum_observer': [
-            kd,
-            slope,
-            _logarithmic('bandwidth_radps', 2.0, 150.0),
-        ],
+        'momentum_observer': [kd, slope, _logarithmic('bandwidth_radps', 2.0, 150.0)],
         'slotine_li': [kd, *rates],
-        'slotine_li_memory': [
-            kd,
-            *rates,
-            _logarithmic('memory_rate', 1.0, 10_000.0),
-        ],
+        'slotine_li_memory': [kd, *rates, _logarithmic('memory_rate', 1.0, 10_000.0)],
         'lugre_observer': [
             kd,
             slope,

@@ -128,11 +128,7 @@ def test_an_interval_holds_its_mean_and_a_ratio_is_paired():
         ((0.1, 0.05, 0.01, 0.01, 0.005), (), 'holds zero: r (`momentum_observer`, `learned`)'),
         ((0.1, 0.05, 0.01, 0.02, 0.005), ('ct_best',), 'Arms were lost by `ct_best` in r (4).'),
         ((0.1, 0.05, 0.01, 0.02, 0.005), (), 'No arm was lost.'),
-        (
-            (0.1, 0.05, 0.01, 0.02, 0.005),
-            (),
-            '`momentum_observer` in 0 (+100 to +100 %) of 1',
-        ),
+        ((0.1, 0.05, 0.01, 0.02, 0.005), (), '`momentum_observer` in 0 (+100 to +100 %) of 1'),
         ((0.1, 0.05, 0.01, 0.02, 0.005), (), 'best is 2.0 to 2.0 times that of the oracle'),
     ],
 )

@@ -200,11 +200,6 @@ class Cell:
         return self.runs[0].place
 
     @property
-    def label(self) -> str:
-        """As of its runs."""
-        return self.place.label
-
-    @property
     def tau_z_s(self) -> float:
         """As of its runs."""
         return self.place.tau_z_s

@@ -54,11 +54,7 @@ from torch.nn.attention import sdpa_kernel, SDPBackend
 from metactl_ros.result_file import write_json
 from metactl_ros.signals import Array
 from training.learn.attention import AttentionBlock, CausalBlock, Heads
-from training.learn.networks import (
-    DeepAttention,
-    ShallowAttention,
-    WindowExtractor,
-)
+from training.learn.networks import DeepAttention, ShallowAttention, WindowExtractor
 from training.learn.run import RunError
 from training.learn.shielded_sac import WindowReplayBuffer
 
@@ -329,22 +325,11 @@ class Judgements:
         write_json(self._folder / FILE, self._entries)
 
 
-def judgement_of(
-    *,
-    step: int,
-    delta_percent: float,
-    shield_moved_percent: float,
-    beta: float,
-    entropy_weight: float,
-    actor: ActorReport,
-) -> dict[str, Any]:
-    """Return one entry of the file."""
+def judgement_of(actor: ActorReport, step: int, **numbers: float) -> dict[str, Any]:
+    """Return one entry of the file; `numbers` are those of the run as a whole, by name."""
     return {
         'step': step,
-        'delta_percent': _number(delta_percent),
-        'shield_moved_percent': _number(shield_moved_percent),
-        'beta': _number(beta),
-        'entropy_weight': _number(entropy_weight),
+        **{name: _number(value) for name, value in numbers.items()},
         'payload_sensitivity': [_number(value) for value in actor.sensitivity],
         'layers': [_layer(report) for report in actor.layers],
     }

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import difflib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast, get_args, Literal, NamedTuple, TypeAlias
+from typing import Any, cast, get_args, Literal, TypeAlias
 
 from gymnasium import spaces
 import numpy as np
@@ -304,30 +304,27 @@ def count_parameters(policy: SACPolicy) -> int:
     return sum(p.numel() for p in policy.parameters())
 
 
-class Row(NamedTuple):
-    """A line of the table of counts."""
-
-    model: Model
-    heads: int
-    window: int
-    parameters: int
-    thousand_parameters_of_paper: int | None
-
-
-PAPER_THOUSANDS: dict[tuple[Model, int, int], int] = {
-    (cast(Model, place.architecture), place.heads or 0, place.window or 0): row.thousand_parameters
-    for place, row in MAIN.items()
-}
-"""By (model, K, W), as the paper's main table prints them."""
-
-
-def table_of_counts() -> list[Row]:
-    """Return the paper's rows, then every other model at K = 4, W = 20."""
-    in_paper = {model for model, _, _ in PAPER_THOUSANDS}
+def table_of_counts() -> list[dict[str, Any]]:
+    """Return the rows of the paper's main table, then every other model at K = 4, W = 20."""
+    printed: dict[tuple[Model, int, int], int] = {
+        (
+            cast(Model, place.architecture),
+            place.heads or 0,
+            place.window or 0,
+        ): row.thousand_parameters
+        for place, row in MAIN.items()
+    }
+    in_paper = {model for model, _, _ in printed}
     others = [(model, 4, 20) for model in EXTRACTORS if model not in in_paper]
     return [
-        Row(*key, count_parameters(build_policy(NetworkConfig(*key))), PAPER_THOUSANDS.get(key))
-        for key in (*PAPER_THOUSANDS, *others)
+        {
+            'model': model,
+            'heads': heads,
+            'window': window,
+            'parameters': count_parameters(build_policy(NetworkConfig(model, heads, window))),
+            'thousand_parameters_of_paper': printed.get((model, heads, window)),
+        }
+        for model, heads, window in (*printed, *others)
     ]
 
 
@@ -343,13 +340,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Table(title='parameters of the SAC policy')
     for heading in ('model', 'K', 'W', 'parameters', 'paper'):
         table.add_column(heading, justify='left' if heading == 'model' else 'right')
-    for row in rows:
-        thousands = row.thousand_parameters_of_paper
+    for model, heads, window, parameters, thousands in (row.values() for row in rows):
         paper = '' if thousands is None else f'{thousands}k'
-        table.add_row(row.model, str(row.heads), str(row.window), f'{row.parameters:,}', paper)
+        table.add_row(model, str(heads), str(window), f'{parameters:,}', paper)
     Console().print(table)
     if args.json:
-        write_json(args.json, [row._asdict() for row in rows])
+        write_json(args.json, rows)
     return 0
 
 

@@ -115,11 +115,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_positive(
-            'RunConfig',
-            heads=self.heads,
-            window=self.window,
-            tau_z=self.tau_z,
-            steps=self.steps,
+            'RunConfig', heads=self.heads, window=self.window, tau_z=self.tau_z, steps=self.steps
         )
 
     @property

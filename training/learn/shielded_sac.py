@@ -191,11 +191,7 @@ class ShieldedSAC(SAC):
     """SAC whose actor also pays for proposals that the shield would have to move."""
 
     def __init__(
-        self,
-        *args: Any,
-        lagrangian_rate: float = 0.0,
-        distance_target: float = 0.0,
-        **kwargs: Any,
+        self, *args: Any, lagrangian_rate: float = 0.0, distance_target: float = 0.0, **kwargs: Any
     ) -> None:
         self.lagrangian_rate = lagrangian_rate
         """Step of beta per unit of distance, reward scale included; zero keeps beta at zero."""
