@@ -12,6 +12,7 @@ figures and the verdict come from them, and what was not run is named.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from metactl_ros.errors import ConfigError
 from training.commands import refusing, text_of
@@ -47,26 +48,17 @@ NOT_VARIED = """\
   above all where a run here was still learning."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effect:
+class Effect(NamedTuple):
     """What came of one difference, or of none; everything is None that is not known."""
 
     name: str
-    num_seeds: int
+    cell: Cell
     delta: float | None
     """Mean over seeds, %."""
-    std: float | None
     shift: float | None
     """Mean minus that of the unchanged runs, percentage points."""
     interval: Interval | None
     """Of the shift."""
-    baseline_rad: float | None
-    growth_rad: float | None
-    """Range of the RMSE over payloads, mean over seeds."""
-    num_lost: int
-    """Rollouts, of all seeds."""
-    second_half: float | None
-    """Change of delta between the last two judgements, mean over seeds, percentage points."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,18 +93,7 @@ class DifferenceStudy:
         base = mean_of(reference.deltas) if reference and name != UNCHANGED else None
         if reference and delta is not None and base is not None:
             shift, interval = delta - base, shift_interval(cell.deltas, reference.deltas)
-        return Effect(
-            name=name,
-            num_seeds=len(cell.runs),
-            delta=delta,
-            std=cell.sample.std if cell.sample else None,
-            shift=shift,
-            interval=interval,
-            baseline_rad=mean_of([run.record['baseline_rmse'] for run in cell.runs]),
-            growth_rad=mean_of([span_rad(run) for run in cell.runs]),
-            num_lost=sum(run.record['num_lost'] for run in cell.runs),
-            second_half=mean_of([second_half(run) for run in cell.runs]),
-        )
+        return Effect(name, cell, delta, shift, interval)
 
 
 def second_half(run: Run) -> float | None:
@@ -246,21 +227,24 @@ def row_of(name: str, effect: Effect | None) -> dict[str, str]:
     label = name if name == UNCHANGED else f'`{name}`'
     if effect is None:
         return dict.fromkeys(paper_row(), '-') | {'setting': label, 'n': '0', 'delta %': NOT_RUN}
-    ends = effect.interval
-    growth = None if effect.growth_rad is None else 1e3 * effect.growth_rad
-    baseline = None if effect.baseline_rad is None else 1e3 * effect.baseline_rad
+    runs, sample, ends = effect.cell.runs, effect.cell.sample, effect.interval
     values = (
         label,
-        str(effect.num_seeds),
-        with_spread(text_of(effect.delta, '+.1f', 'no RMSE'), effect.std),
+        str(len(runs)),
+        with_spread(text_of(effect.delta, '+.1f', 'no RMSE'), sample.std if sample else None),
         text_of(effect.shift, '+.1f'),
         f'{ends[0]:+.1f} to {ends[1]:+.1f}' if ends else '-',
-        text_of(baseline, '.0f'),
-        text_of(growth, '.0f'),
-        str(effect.num_lost),
-        text_of(effect.second_half, '+.1f'),
+        _mean_mrad([run.record['baseline_rmse'] for run in runs]),
+        _mean_mrad([span_rad(run) for run in runs]),
+        str(sum(run.record['num_lost'] for run in runs)),
+        text_of(mean_of([second_half(run) for run in runs]), '+.1f'),
     )
     return dict(zip(paper_row(), values, strict=True))
+
+
+def _mean_mrad(values_rad: Sequence[float | None]) -> str:
+    mean = mean_of(values_rad)
+    return text_of(None if mean is None else 1e3 * mean, '.0f')
 
 
 def not_run(found: DifferenceStudy) -> str:

@@ -72,6 +72,7 @@ def summarise(
     by_payload = [r.rmse_rad for r in own]
     rmse, baseline = rmse_of(first.spec, 'itself'), rmse_of(FIXED_GAINS, 'itself')
     knowing = rmse_of(FIXED_GAINS, 'knowing_memory')
+    change = _delta(knowing, baseline)  # how much of the error vanishes with what they know
     facts, origin = describe(first.spec), provenance(settings)
     return {
         'commit': origin['code'],
@@ -88,7 +89,7 @@ def summarise(
         'delta_percent': _delta(rmse, baseline),
         'rmse_without_memory': rmse_of(first.spec, 'without_memory'),
         'rmse_knowing_memory': knowing,
-        'memory_share_percent': _share(baseline, knowing),
+        'memory_share_percent': None if change is None else -change,
         'num_rollouts_per_payload': first.num_rollouts,
         'num_steps': first.num_steps,
         'num_lost': int(sum(np.sum(r.is_lost) for r in own)),
@@ -144,12 +145,6 @@ def _spread(values: Array) -> float | None:
 
 def _delta(rmse: float | None, baseline: float | None) -> float | None:
     return None if rmse is None or baseline is None else delta_percent(rmse, baseline)
-
-
-def _share(rmse: float | None, knowing: float | None) -> float | None:
-    """Return how much of the error vanishes when the controller knows the memory, in percent."""
-    delta = _delta(knowing, rmse)
-    return None if delta is None else -delta
 
 
 def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from support.trials import CASES, PLAIN
 
 from metactl_ros.baselines import CLASSICAL, ControllerSpec, load_spec
 from metactl_ros.settings import load_settings
@@ -25,7 +26,6 @@ from training.judge.rollouts import Conditions, Rollouts
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = json.loads((ROOT / 'results' / 'benchmark.json').read_text())
-CASES = replace(load_benchmark().judging, rollouts=2, payloads_kg=(0.0, 1.5))
 SHORT = Regime(name='short', meaning='half a second', duration_s=0.5)
 CELL = benchmark.Cell(
     spec=ControllerSpec('ct'),
@@ -219,7 +219,6 @@ def test_a_kept_cell_can_be_computed_again():
 
 SETTINGS, BENCHMARK = load_settings(), load_benchmark()
 PEAK_NM = (100.0, 30.0)
-PLAIN = Regime(name='plain', meaning='as it is')
 SMALL = replace(BENCHMARK.judging, rollouts=3, payloads_kg=(0.0, 1.5))
 
 

@@ -301,19 +301,6 @@ def test_fresh_attention_weights_are_those_of_torch():
     assert set(attention.state_dict()) == set(torch.nn.MultiheadAttention(64, 4).state_dict())
 
 
-def test_a_policys_weights_survive_saving(config, tmp_path):
-    observations = windows(config, 8)
-    torch.manual_seed(0)
-    saved, loaded = build_policy(config), build_policy(config)
-    loaded.load_state_dict(saved.state_dict())
-    saved.save(tmp_path / 'policy.zip')
-    restored = type(saved).load(tmp_path / 'policy.zip', device='cpu')
-    for policy in (loaded, restored):
-        for name, value in saved.state_dict().items():
-            assert torch.equal(policy.state_dict()[name], value), name
-        assert torch.equal(policy(observations, deterministic=True), saved(observations, True))
-
-
 def test_sac_takes_the_policy_kwargs_and_learns(config, tmp_path):
     sizes = {'learning_starts': 16, 'batch_size': 16, 'buffer_size': 64}
     networks = make_policy_kwargs(config)

@@ -92,20 +92,12 @@ def shift_interval(
 
     A single value is taken to vary as the other sample does.
     """
-    if min(len(candidate), len(reference)) > 1:
-        one, two = sample_of(candidate), sample_of(reference)
-        shares = (one.std**2 / one.n, two.std**2 / two.n)
-        rest = shares[0] ** 2 / (one.n - 1) + shares[1] ** 2 / (two.n - 1)
-        square, freedom = sum(shares), sum(shares) ** 2 / rest if rest else 0.0
-    else:
-        larger = max(candidate, reference, key=len)
-        freedom = len(larger) - 1
-        square = sample_of(larger).std ** 2 * (1.0 + 1.0 / len(larger)) if freedom else 0.0
-    if square == 0.0:
+    if np.ptp(candidate) == np.ptp(reference) == 0.0:
         return None
-    half = float(stats.t.ppf(0.5 * (1.0 + confidence), freedom)) * math.sqrt(square)
-    middle = float(np.mean(candidate) - np.mean(reference))
-    return middle - half, middle + half
+    is_single = min(len(candidate), len(reference)) == 1
+    found = stats.ttest_ind(candidate, reference, equal_var=is_single)
+    low, high = found.confidence_interval(confidence)
+    return float(low), float(high)
 
 
 def cohens_d(candidate: Sample, reference: Sample) -> float | None:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 import io
 import json
+from operator import attrgetter
 import os
 from pathlib import Path
 import random
@@ -215,13 +216,8 @@ def _restore_learner(model: ShieldedSAC, arrays: Arrays) -> None:
 
 
 def _optimisers(model: ShieldedSAC) -> dict[str, torch.optim.Optimizer]:
-    all_of_them: tuple[Any, ...] = (
-        model.actor.optimizer,
-        model.critic.optimizer,
-        model.ent_coef_optimizer,
-    )
-    pairs = zip(OPTIMISERS, all_of_them, strict=True)
-    return {name: optimiser for name, optimiser in pairs if optimiser is not None}
+    found = {name: attrgetter(name)(model) for name in OPTIMISERS}
+    return {name: optimiser for name, optimiser in found.items() if optimiser is not None}
 
 
 def _episode_arrays(model: ShieldedSAC) -> Arrays:

@@ -67,22 +67,13 @@ class Preset:
     """Of SAC's target; -1 is its usual one, less explores less."""
 
     def __post_init__(self) -> None:
-        require_positive(
-            'Preset',
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            buffer_size=self.buffer_size,
-            tau=self.tau,
-            reward_scale=self.reward_scale,
+        above_0 = ('learning_rate', 'batch_size', 'buffer_size', 'tau', 'reward_scale')
+        from_0_on = (
+            *('gamma', 'learning_starts', 'lagrangian_rate', 'distance_target'),
+            'warm_start_share',
         )
-        require_not_negative(
-            'Preset',
-            gamma=self.gamma,
-            learning_starts=self.learning_starts,
-            lagrangian_rate=self.lagrangian_rate,
-            distance_target=self.distance_target,
-            warm_start_share=self.warm_start_share,
-        )
+        require_positive('Preset', **{name: getattr(self, name) for name in above_0})
+        require_not_negative('Preset', **{name: getattr(self, name) for name in from_0_on})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
