@@ -24,8 +24,7 @@ from metactl_ros.control.modes import Cause, Health, Mode
 from metactl_ros.settings import load_file, load_settings, make_plant, shipped_policy
 from metactl_ros.signals import ArmState, Reference, seconds
 from metactl_ros.sim.rollout import run_episode, without_warmup
-from training.benchmark import controllers
-from training.judge.regimes import draw_cases, load_benchmark, settings_in
+from training.benchmark import controllers, draw_cases, load_benchmark, settings_in
 from training.judge.rollouts import prepare
 from training.judge.study import expand, Study
 from training.learn.env import ArmEnv, EnvSettings
@@ -82,6 +81,9 @@ def smaller():
         judging=replace(BENCHMARK.judging, **cases),
         regimes=tuple(replace(regime, duration_s=0.2) for regime in BENCHMARK.regimes),
     )
+    # They take the cases as they are: imported before, they do not see the smaller ones.
+    for name in ('tune', 'false_alarms'):
+        import_module(COMMANDS[name])
     with pytest.MonkeyPatch.context() as patch:
         for name in ('evaluate', 'lyapunov_fit', 'train'):
             module = import_module(COMMANDS[name])

@@ -5,10 +5,11 @@
     python -m training.bench            # or: make bench
 
 Timings are noisy, so things that are compared are measured in turns within one run, and the median
-over the turns is kept. A gradient step is compared with stock SAC and plain attention.
+over the turns is kept. A gradient step is compared with stock SAC and plain attention: the same
+networks by nn.MultiheadAttention, slow and obvious, to which tests hold the fast ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import gc
 import json
 from pathlib import Path
@@ -23,6 +24,7 @@ from rich.table import Table
 from stable_baselines3 import SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 import torch
+from torch import nn
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.files import write_json
@@ -34,7 +36,8 @@ from metactl_ros.sim.plant import Plant
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
-from training.arguments import command_parser
+from training.commands import command_parser
+from training.learn.attention import AttentionBlock, TokenEmbedding
 from training.learn.env import ArmEnv, EnvSettings
 from training.learn.networks import (
     DeepAttention,
@@ -42,10 +45,8 @@ from training.learn.networks import (
     NetworkConfig,
     ShallowAttention,
 )
-from training.learn.plain_attention import PlainDeepAttention, PlainShallowAttention
-from training.learn.replay_buffer import WindowReplayBuffer
 from training.learn.run import FUSED
-from training.learn.shielded_sac import ShieldedSAC
+from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 from training.records import leaves
 
 NUM_TURNS = 7
@@ -58,6 +59,40 @@ CASES = {
     'incrt_k7_w50': NetworkConfig(model='incrt', heads=7, window=50),
     'transformer_w20': NetworkConfig(model='transformer', heads=4, window=20),
 }
+
+
+def plain_summary(
+    tokens: torch.Tensor, embedding: TokenEmbedding, blocks: Iterable[nn.Module]
+) -> torch.Tensor:
+    """Return the last of all tokens of the last layer, (B, d): what the extractors must equal."""
+    h = embedding.linear(tokens) + embedding.positions
+    future = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool, device=h.device).triu(1)
+    for block in blocks:
+        assert isinstance(block, AttentionBlock)
+        y = block.norm(h)
+        h = h + block.attention(y, y, y, attn_mask=future, need_weights=False)[0]
+        if block.ffn is not None:
+            h = h + block.ffn(h)
+    last: torch.Tensor = h[:, -1]
+    return last
+
+
+class PlainShallowAttention(ShallowAttention):
+    """`ShallowAttention`, plainly."""
+
+    def summarise(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return h of the last token."""
+        return plain_summary(tokens, self.embedding, [self.block])
+
+
+class PlainDeepAttention(DeepAttention):
+    """`DeepAttention`, plainly."""
+
+    def summarise(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return h of the last token."""
+        return plain_summary(tokens, self.embedding, self.blocks)
+
+
 PLAIN = {ShallowAttention: PlainShallowAttention, DeepAttention: PlainDeepAttention}
 
 
@@ -146,8 +181,8 @@ def bench_policy(settings: Settings) -> dict[str, float]:
     bundle = load_bundle(shipped_policy(), settings.arm, settings.controller)
     context = bundle.controller.context
     period_s = 1.0 / settings.controller.law.rate_hz
-    shape = (context.num_rows, 4 * len(settings.arm.joint_names) + 3 + context.num_extra)
-    windows = np.random.default_rng(0).normal(0.0, 0.1, (300, *shape))
+    shape = (300, context.num_rows, len(bundle.contract.features))
+    windows = np.random.default_rng(0).normal(0.0, 0.1, shape)
 
     def turn() -> list[float]:
         taken = []

@@ -11,18 +11,17 @@ figures and the verdict come from them, and what was not run is named.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from rich.console import Console
+from pathlib import Path
+from typing import NamedTuple
 
 from metactl_ros.errors import ConfigError
-from training.arguments import refusing
-from training.judge.analysis import Cell
-from training.judge.presentation import markdown_table, NOT_RUN, text_of, with_spread
-from training.judge.study import expand, read_study, require_of_study, Study
+from training.commands import refusing, text_of
+from training.judge.analysis import Cell, Interval, mean_of, shift_interval
+from training.judge.presentation import markdown_table, NOT_RUN, with_spread
+from training.judge.study import expand, missing_seeds, page_command, require_of_study, Study
 from training.learn.run import Difference, load_differences, RunConfig
 from training.paper_numbers import BASELINE_RAD, INCRT, MAIN, STEPS
 from training.records import require_equal, Run, span_rad
-from training.stats import Interval, mean_of, shift_interval
 
 UNCHANGED = 'unchanged'
 
@@ -49,26 +48,17 @@ NOT_VARIED = """\
   above all where a run here was still learning."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effect:
+class Effect(NamedTuple):
     """What came of one difference, or of none; everything is None that is not known."""
 
     name: str
-    num_seeds: int
+    cell: Cell
     delta: float | None
     """Mean over seeds, %."""
-    std: float | None
     shift: float | None
     """Mean minus that of the unchanged runs, percentage points."""
     interval: Interval | None
     """Of the shift."""
-    baseline_rad: float | None
-    growth_rad: float | None
-    """Range of the RMSE over payloads, mean over seeds."""
-    num_lost: int
-    """Rollouts, of all seeds."""
-    second_half: float | None
-    """Change of delta between the last two judgements, mean over seeds, percentage points."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,38 +75,25 @@ class DifferenceStudy:
         """Names of the differences in the order of the study, nothing changed being one."""
         return list(dict.fromkeys(run.difference or UNCHANGED for run in self.wanted))
 
+    @property
+    def runs(self) -> list[Run]:
+        """Every run, difference by difference."""
+        return [run for cell in self.cells.values() for run in cell.runs]
+
     def missing(self) -> dict[str, list[int]]:
         """Return the seeds that were not run, by difference, where there are any."""
-        found: dict[str, list[int]] = {}
-        for run in self.wanted:
-            name = run.difference or UNCHANGED
-            done = [r.record['seed'] for r in self.cells[name].runs] if name in self.cells else []
-            if run.seed not in done:
-                found.setdefault(name, []).append(run.seed)
-        return found
+        return missing_seeds(self.wanted, self.runs, lambda run: run.difference or UNCHANGED)
 
     def effect(self, name: str) -> Effect | None:
         """Return what came of a difference; None if it was not run."""
         cell, reference = self.cells.get(name), self.cells.get(UNCHANGED)
         if cell is None:
             return None
-        delta, base = mean_of(cell.deltas), mean_of(reference.deltas) if reference else None
-        is_compared = reference is not None and name != UNCHANGED
-        interval = None
-        if reference and is_compared and delta is not None and base is not None:
-            interval = shift_interval(cell.deltas, reference.deltas)
-        return Effect(
-            name=name,
-            num_seeds=len(cell.runs),
-            delta=delta,
-            std=cell.sample.std if cell.sample else None,
-            shift=delta - base if is_compared and delta is not None and base is not None else None,
-            interval=interval,
-            baseline_rad=mean_of([run.record['baseline_rmse'] for run in cell.runs]),
-            growth_rad=mean_of([span_rad(run) for run in cell.runs]),
-            num_lost=sum(run.record['num_lost'] for run in cell.runs),
-            second_half=mean_of([second_half(run) for run in cell.runs]),
-        )
+        delta, shift, interval = mean_of(cell.deltas), None, None
+        base = mean_of(reference.deltas) if reference and name != UNCHANGED else None
+        if reference and delta is not None and base is not None:
+            shift, interval = delta - base, shift_interval(cell.deltas, reference.deltas)
+        return Effect(name, cell, delta, shift, interval)
 
 
 def second_half(run: Run) -> float | None:
@@ -177,11 +154,10 @@ def page_of(found: DifferenceStudy, differences: Mapping[str, Difference]) -> st
 
 def what_was_run(found: DifferenceStudy) -> str:
     """Return how much of the study is there, how it was made, and by which code."""
-    count, first = sum(len(cell.runs) for cell in found.cells.values()), found.wanted[0]
-    runs = [run for cell in found.cells.values() for run in cell.runs]
+    runs, first = found.runs, found.wanted[0]
     made_by = f' Trained and evaluated by `{runs[0].record["commit"]}`.' if runs else ''
     return (
-        f'{count} of {len(found.wanted)} runs are done; none of them is left out below. Each '
+        f'{len(runs)} of {len(found.wanted)} runs are done; none of them is left out below. Each '
         f'changes one setting of the preset `{first.preset}`: {first.model} with '
         f'K = {first.heads} and W = {first.window} at tau_z = {first.tau_z:g} s, '
         f'{found.study.steps:,} steps on the {found.study.plant} plant, '
@@ -251,21 +227,24 @@ def row_of(name: str, effect: Effect | None) -> dict[str, str]:
     label = name if name == UNCHANGED else f'`{name}`'
     if effect is None:
         return dict.fromkeys(paper_row(), '-') | {'setting': label, 'n': '0', 'delta %': NOT_RUN}
-    ends = effect.interval
-    growth = None if effect.growth_rad is None else 1e3 * effect.growth_rad
-    baseline = None if effect.baseline_rad is None else 1e3 * effect.baseline_rad
+    runs, sample, ends = effect.cell.runs, effect.cell.sample, effect.interval
     values = (
         label,
-        str(effect.num_seeds),
-        with_spread(text_of(effect.delta, '+.1f', 'no RMSE'), effect.std),
+        str(len(runs)),
+        with_spread(text_of(effect.delta, '+.1f', 'no RMSE'), sample.std if sample else None),
         text_of(effect.shift, '+.1f'),
         f'{ends[0]:+.1f} to {ends[1]:+.1f}' if ends else '-',
-        text_of(baseline, '.0f'),
-        text_of(growth, '.0f'),
-        str(effect.num_lost),
-        text_of(effect.second_half, '+.1f'),
+        _mean_mrad([run.record['baseline_rmse'] for run in runs]),
+        _mean_mrad([span_rad(run) for run in runs]),
+        str(sum(run.record['num_lost'] for run in runs)),
+        text_of(mean_of([second_half(run) for run in runs]), '+.1f'),
     )
     return dict(zip(paper_row(), values, strict=True))
+
+
+def _mean_mrad(values_rad: Sequence[float | None]) -> str:
+    mean = mean_of(values_rad)
+    return text_of(None if mean is None else 1e3 * mean, '.0f')
 
 
 def not_run(found: DifferenceStudy) -> str:
@@ -277,28 +256,29 @@ def not_run(found: DifferenceStudy) -> str:
     return '\n'.join(lines)
 
 
-@refusing
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    console = Console(stderr=True)
-    study, runs, page = read_study(
-        'differences_page',
-        __doc__,
-        arguments,
-        study='config/studies/differences.yaml',
-        results='results/study_differences',
-        page='docs/paper_differences_measured.md',
-    )
+def write_page(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int]:
+    """Write the page; return how many runs are done, of how many."""
     found = gather(study, runs)
     text = page_of(found, load_differences())
     try:
         page.write_text(text, encoding='utf-8')
     except OSError as error:
         raise ConfigError(f'--out {page}: {error.strerror}; name another') from error
-    missing = sum(map(len, found.missing().values()))
-    done = len(found.wanted) - missing
-    console.print(f'{done} of {len(found.wanted)} runs: {page}', highlight=False)
-    return 0
+    return len(found.runs), len(found.wanted)
+
+
+@refusing
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return page_command(
+        'differences_page',
+        __doc__,
+        arguments,
+        write_page,
+        study='config/studies/differences.yaml',
+        results='results/study_differences',
+        page='docs/paper_differences_measured.md',
+    )
 
 
 if __name__ == '__main__':

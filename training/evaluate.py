@@ -31,7 +31,15 @@ from metactl_ros.metrics import delta_percent
 from metactl_ros.policy.bundle import read_bundle
 from metactl_ros.settings import load_settings, PlantName, provenance, Settings
 from metactl_ros.signals import Array
-from training.arguments import command_parser, positive_count, positive_number, refusing
+from training.commands import (
+    command_parser,
+    positive_count,
+    positive_number,
+    refusing,
+    run_jobs,
+    text_of,
+)
+from training.judge.analysis import mean_of
 from training.judge.rollouts import (
     BUNDLE_SUFFIX,
     Conditions,
@@ -42,8 +50,6 @@ from training.judge.rollouts import (
     TWINS,
 )
 from training.paper_numbers import BASELINE_RAD
-from training.pool import run_jobs
-from training.stats import mean_of
 
 FIXED_GAINS = ControllerSpec('ct')
 """The baseline that delta_percent refers to."""
@@ -72,6 +78,7 @@ def summarise(
     by_payload = [r.rmse_rad for r in own]
     rmse, baseline = rmse_of(first.spec, 'itself'), rmse_of(FIXED_GAINS, 'itself')
     knowing = rmse_of(FIXED_GAINS, 'knowing_memory')
+    change = _delta(knowing, baseline)  # how much of the error vanishes with what they know
     facts, origin = describe(first.spec), provenance(settings)
     return {
         'commit': origin['code'],
@@ -88,7 +95,7 @@ def summarise(
         'delta_percent': _delta(rmse, baseline),
         'rmse_without_memory': rmse_of(first.spec, 'without_memory'),
         'rmse_knowing_memory': knowing,
-        'memory_share_percent': _share(baseline, knowing),
+        'memory_share_percent': None if change is None else -change,
         'num_rollouts_per_payload': first.num_rollouts,
         'num_steps': first.num_steps,
         'num_lost': int(sum(np.sum(r.is_lost) for r in own)),
@@ -146,12 +153,6 @@ def _delta(rmse: float | None, baseline: float | None) -> float | None:
     return None if rmse is None or baseline is None else delta_percent(rmse, baseline)
 
 
-def _share(rmse: float | None, knowing: float | None) -> float | None:
-    """Return how much of the error vanishes when the controller knows the memory, in percent."""
-    delta = _delta(knowing, rmse)
-    return None if delta is None else -delta
-
-
 def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
     """Show one row per record.
 
@@ -175,20 +176,16 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
             r['controller'],
             f'{r["tau_z"]:g} s',
             str(r['seed']),
-            _text(r['rmse'], 4),
-            _text(BASELINE_RAD.get(r['tau_z']) if is_baseline else None, 4),
-            f'{_text(by_payload[0], 3)}-{_text(by_payload[-1], 3)}',
-            f'{_text(r["delta_percent"], 1)} %',
+            text_of(r['rmse'], '.4f'),
+            text_of(BASELINE_RAD.get(r['tau_z']) if is_baseline else None, '.4f'),
+            '-'.join(text_of(by_payload[end], '.3f') for end in (0, -1)),
+            f'{text_of(r["delta_percent"], ".1f")} %',
             f'{100.0 * r["shield_activation"]:.1f} %',
-            _text(r['rmse_without_memory'], 4),
-            f'{_text(r["memory_share_percent"], 0)} %',
+            text_of(r['rmse_without_memory'], '.4f'),
+            f'{text_of(r["memory_share_percent"], ".0f")} %',
             str(r['num_lost']),
         )
     console.print(table)
-
-
-def _text(value: float | None, digits: int) -> str:
-    return '-' if value is None else f'{value:.{digits}f}'
 
 
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:

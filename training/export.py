@@ -45,10 +45,10 @@ from metactl_ros.signals import Array
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
-from training.arguments import command_parser, refusing
+from training.commands import command_parser, refusing
 from training.learn.attention import CausalBlock, FoldedAttention
 from training.learn.checkpoint import load_network
-from training.learn.networks import MIN_FEATURES, ShallowAttention
+from training.learn.networks import ShallowAttention
 from training.learn.run import read_run, RunConfig, RunError
 
 OPSET = 20
@@ -224,7 +224,7 @@ def read_trained(folder: Path) -> TrainedRun:
     config = read_run(folder)
     actor: Any = load_network(folder).actor
     content = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-    num_extra = actor.features_extractor.config.num_features - MIN_FEATURES
+    num_extra = actor.features_extractor.config.num_extra
     try:
         content['settings']['controller']['context'] |= {
             'num_rows': config.window,

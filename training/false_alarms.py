@@ -25,22 +25,21 @@ from metactl_ros.baselines import ControllerSpec
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_settings, provenance
-from training.arguments import command_parser, positive_number
-from training.benchmark import controllers
-from training.judge.regimes import draw_cases, load_benchmark, Regime, settings_in
+from training.benchmark import controllers, draw_cases, load_benchmark, Regime, settings_in
+from training.commands import command_parser, positive_number, run_jobs
 from training.judge.rollouts import batches_of, Conditions, run_controller
-from training.pool import run_jobs
 
 REGIMES = ('tau_2', 'velocity_noise', 'encoder_12bit', 'delay_20ms')
 ASTRAY_RAD = 0.5
 """As in `hil/judge.py`: even fixed gains keep within 0.36 rad."""
-IDEAL_MOTORS_NM = (1e300, 1e300)
+IDEAL_MOTOR_NM = 1e300
 """No regime here has weak motors."""
 
 
 def run_cell(spec: ControllerSpec, regime: Regime, duration_s: float) -> dict[str, Any]:
     """Return how often, why and in how many arms a controller was not NOMINAL."""
-    settings = settings_in(load_settings(), regime, IDEAL_MOTORS_NM)
+    settings = load_settings()
+    settings = settings_in(settings, regime, (IDEAL_MOTOR_NM,) * settings.controller.num_joints)
     cases = load_benchmark().judging
     episodes = draw_cases(settings, regime, cases)
     num_steps = round(duration_s * settings.controller.law.rate_hz)

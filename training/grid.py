@@ -30,7 +30,7 @@ from metactl_ros.config import build
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_settings, PlantName, provenance
-from training.arguments import command_parser, positive_count, positive_number, refusing
+from training.commands import command_parser, positive_count, positive_number, refusing
 from training.judge.study import expand, Product, Size, Study
 from training.learn.run import Presets
 from training.paper_numbers import INCRT

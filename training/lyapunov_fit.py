@@ -34,7 +34,7 @@ from metactl_ros.signals import Array, seconds
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
-from training.arguments import command_parser
+from training.commands import command_parser
 
 Q_FLOOR = 1.0
 """eps of Q = L L^T + eps I, where tr L L^T = 2 n: half of Q is the same in every direction.

@@ -9,8 +9,7 @@ delta is the change of tracking RMSE against fixed gains, %.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from training.records import Place
-from training.stats import Sample
+from training.records import Place, Sample
 
 STEPS = 50_000
 """Of training, in every run."""

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from metactl_ros.errors import ConfigError
-from training.arguments import refusing
+from training.commands import refusing, text_of
 from training.judge.analysis import (
     cells_of,
     compare_places,
@@ -26,7 +25,6 @@ from training.judge.analysis import (
     Comparisons,
     Report,
     report_of,
-    run_facts,
 )
 from training.judge.presentation import (
     comparison_rows,
@@ -39,16 +37,17 @@ from training.judge.presentation import (
     probability,
     save_figure,
     seeds_figure,
-    text_of,
 )
-from training.judge.study import expand, place_of, read_study, require_of_study, Study
+from training.judge.study import (
+    expand,
+    missing_seeds,
+    page_command,
+    place_of,
+    require_of_study,
+    Study,
+)
 from training.learn.run import RunConfig
-from training.paper_numbers import (
-    ABLATION,
-    COMPARISONS,
-    INCRT,
-    MAIN,
-)
+from training.paper_numbers import ABLATION, COMPARISONS, INCRT, MAIN
 from training.records import (
     BASELINE,
     FLAT_BELOW_PERCENT,
@@ -86,12 +85,7 @@ class PaperStudy:
 
     def missing(self) -> dict[Place, list[int]]:
         """Return the seeds that were not run, by place, in the order of the study."""
-        done = {(run.place, run.record['seed']) for run in self.report.runs}
-        found: dict[Place, list[int]] = {}
-        for run in self.wanted:
-            if (place_of(run), run.seed) not in done:
-                found.setdefault(place_of(run), []).append(run.seed)
-        return found
+        return missing_seeds(self.wanted, self.report.runs, place_of)
 
     @property
     def num_missing(self) -> int:
@@ -184,7 +178,7 @@ def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
         ABOUT_FAILURES,
         markdown_table([failure_row(report, row) for row in failure_rows(report)]),
         '## Runs',
-        markdown_table(run_rows(report)) or 'None yet.',
+        markdown_table([run_row(report, run) for run in report.runs]) or 'None yet.',
         '## What was not run',
         not_run(found),
     ]
@@ -315,25 +309,19 @@ def payload_answer(run: Run) -> float | None:
     return float(np.mean(found)) if found else None
 
 
-def run_rows(report: Report) -> list[dict[str, str]]:
-    """Return one line per run, failed ones among them."""
-    rows = []
-    for run, facts in zip(report.runs, run_facts(report), strict=True):
-        heads = head_verdict(run)
-        span = span_rad(run)
-        rows.append(
-            {
-                'tau_z': f'{facts["tau_z"]:g} s',
-                'architecture': facts['architecture'],
-                'seed': str(facts['seed']),
-                'delta %': text_of(facts['delta_percent'], '+.1f', 'no RMSE'),
-                'range, mrad': text_of(None if span is None else 1e3 * span, '.0f'),
-                'label': facts['label'],
-                'reason': facts['reason'],
-                'silent heads': f'{heads.num_silent} of {heads.num_heads}' if heads else '-',
-            }
-        )
-    return rows
+def run_row(report: Report, run: Run) -> dict[str, str]:
+    """Return what came of one run."""
+    heads, span, (label, reason) = head_verdict(run), span_rad(run), report.label(run)
+    return {
+        'tau_z': f'{run.place.tau_z_s:g} s',
+        'architecture': run.place.label,
+        'seed': str(run.record['seed']),
+        'delta %': text_of(run.record['delta_percent'], '+.1f', 'no RMSE'),
+        'range, mrad': text_of(None if span is None else 1e3 * span, '.0f'),
+        'label': label,
+        'reason': reason,
+        'silent heads': f'{heads.num_silent} of {heads.num_heads}' if heads else '-',
+    }
 
 
 def not_run(found: PaperStudy) -> str:
@@ -355,8 +343,9 @@ def not_run(found: PaperStudy) -> str:
     return f'{lead}\n\n{markdown_table(rows)}'
 
 
-def write_study(found: PaperStudy, page: Path) -> None:
-    """Write the figures beside the page, and then the page."""
+def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int]:
+    """Write the figures beside the page, and then the page; return how many runs of how many."""
+    found = gather(study, runs)
     baselines = [row for row in found.report.cells if row.architecture == BASELINE]
     short = [row for row in found.report.rows if row not in ABLATION or row in MAIN]
     compared = found.with_rows([*MAIN, *ONE_HEAD.values()])
@@ -375,25 +364,21 @@ def write_study(found: PaperStudy, page: Path) -> None:
     for name, (draw, report) in figures.items():
         save_figure(draw, report, page.with_name(names[name]))
     page.write_text(text, encoding='utf-8')
+    return len(found.wanted) - found.num_missing, len(found.wanted)
 
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    console = Console(stderr=True)
-    study, runs, page = read_study(
+    return page_command(
         'paper_study',
         __doc__,
         arguments,
+        write_study,
         study='config/studies/paper.yaml',
         results='results/study',
         page='docs/paper_study.md',
     )
-    found = gather(study, runs)
-    write_study(found, page)
-    count = len(found.wanted)
-    console.print(f'{count - found.num_missing} of {count} runs: {page}', highlight=False)
-    return 0
 
 
 if __name__ == '__main__':

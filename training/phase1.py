@@ -22,6 +22,7 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 import math
 from pathlib import Path
 from typing import Any, get_args, Literal, NamedTuple, TypeAlias
@@ -30,7 +31,6 @@ import matplotlib
 import numpy as np
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from metactl_ros.config import require_not_negative, require_positive
@@ -44,29 +44,8 @@ matplotlib.use('Agg')
 from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
 
-from training.arguments import command_parser, positive_number, refusing
-from training.pool import progress_bar
-from training.rank import (
-    at_offsets,
-    bootstrap_k_star,
-    count_above_noise,
-    count_heads,
-    draw_instants,
-    feature_samples,
-    fit_gradients,
-    gradient_samples,
-    horizon_samples,
-    isotropic_noise,
-    NullDraw,
-    operator_of,
-    participation_ratio,
-    PerturbedMemory,
-    regression_noise,
-    rows_per_fit,
-    simulate,
-    spectrum,
-    Thresholds,
-)
+from training import rank
+from training.commands import command_parser, positive_number, progress_bar, refusing, text_of
 
 Version: TypeAlias = Literal['v1', 'v2', 'v3_exact', 'v3_centred', 'v3_regression', 'v3_linear']
 VERSIONS: tuple[Version, ...] = get_args(Version)
@@ -97,7 +76,7 @@ class Search:
     """Of the regression: one count of a 16-bit encoder per 10 ms is 0.0096 rad / s."""
     num_bootstrap: int = 200
     seed: int = 42
-    thresholds: Thresholds = field(default_factory=Thresholds)
+    thresholds: rank.Thresholds = field(default_factory=rank.Thresholds)
 
     def __post_init__(self) -> None:
         require_positive(
@@ -108,7 +87,7 @@ class Search:
             num_bootstrap=self.num_bootstrap,
         )
         require_not_negative('Search', seed=self.seed)
-        least = rows_per_fit(self.window)
+        least = rank.rows_per_fit(self.window)
         if self.num_windows < least:
             raise ConfigError(
                 f'Search.num_windows: expected at least 4 (W + 1) = {least} windows for '
@@ -122,7 +101,7 @@ class Evidence(NamedTuple):
 
     samples: Array
     """Shape (S, m, d)."""
-    noise: NullDraw | None
+    noise: rank.NullDraw | None
     """None where the question does not arise: v1 and v2 say nothing about lags."""
 
 
@@ -133,9 +112,9 @@ def gather(settings: Settings, search: Search, tau_z_s: float) -> dict[Version, 
     """
     num, window = search.num_windows, search.window
     episodes, instant, noise = np.random.default_rng(search.seed).spawn(3)
-    motion = simulate(settings, num, tau_z_s, episodes)
-    instants = draw_instants(settings.episode_steps, num, window, instant)
-    memory = PerturbedMemory(
+    motion = rank.simulate(settings, num, tau_z_s, episodes)
+    instants = rank.draw_instants(settings.episode_steps, num, window, instant)
+    memory = rank.PerturbedMemory(
         tau_z_s=tau_z_s,
         gain_nmprad=one_for_all(
             'friction.memory_gain_nmprad', settings.plant.friction.memory_gain_nmprad
@@ -145,39 +124,41 @@ def gather(settings: Settings, search: Search, tau_z_s: float) -> dict[Version, 
     )
     linear = replace(memory, v_p_radps=math.inf)
     lags = -np.arange(1, window + 1)
-    qd = np.moveaxis(at_offsets(motion.qd_radps, instants, lags), 1, -1)  # (N, n, W)
+    qd = np.moveaxis(rank.at_offsets(motion.qd_radps, instants, lags), 1, -1)  # (N, n, W)
     measured = qd + search.velocity_noise_radps * noise.standard_normal(qd.shape)
-    z = at_offsets(memory.along(motion.qd_radps), instants, np.array([0]))[:, 0]  # (N, n)
-    fits = fit_gradients(measured, z)
-    exact, constant = (gradient_samples(m, motion, instants, window) for m in (memory, linear))
+    z = rank.at_offsets(memory.along(motion.qd_radps), instants, np.array([0]))[:, 0]  # (N, n)
+    fits = rank.fit_gradients(measured, z)
+    exact, constant = (
+        rank.gradient_samples(m, motion, instants, window) for m in (memory, linear)
+    )
     return {
-        'v1': Evidence(feature_samples(motion, instants, window), None),
-        'v2': Evidence(horizon_samples(motion, instants, window), None),
-        'v3_exact': Evidence(exact, isotropic_noise),
-        'v3_centred': Evidence(exact - exact.mean(axis=0), isotropic_noise),
-        'v3_regression': Evidence(fits.gradient, regression_noise(fits.covariance)),
-        'v3_linear': Evidence(constant, isotropic_noise),
+        'v1': Evidence(rank.feature_samples(motion, instants, window), None),
+        'v2': Evidence(rank.horizon_samples(motion, instants, window), None),
+        'v3_exact': Evidence(exact, rank.isotropic_noise),
+        'v3_centred': Evidence(exact - exact.mean(axis=0), rank.isotropic_noise),
+        'v3_regression': Evidence(fits.gradient, rank.regression_noise(fits.covariance)),
+        'v3_linear': Evidence(constant, rank.isotropic_noise),
     }
 
 
 def judge(evidence: Evidence, search: Search) -> dict[str, Any]:
     """Return K*, its bootstrap interval, the spectrum and whether noise sets the rank."""
     samples, thresholds = evidence.samples, search.thresholds
-    operator = operator_of(samples)
-    values, _ = spectrum(operator)
-    heads = count_heads(operator, thresholds)
-    printed = count_heads(operator, thresholds, signal='residual')
+    operator = rank.operator_of(samples)
+    values, _ = rank.spectrum(operator)
+    heads = rank.count_heads(operator, thresholds)
+    printed = rank.count_heads(operator, thresholds, signal='residual')
     draws, null = np.random.default_rng([search.seed, 1]).spawn(2)
-    drawn = bootstrap_k_star(samples, thresholds, search.num_bootstrap, draws)
+    drawn = rank.bootstrap_k_star(samples, thresholds, search.num_bootstrap, draws)
     low, high = np.percentile(drawn, [2.5, 97.5], method='nearest').tolist()
     above = None
     if evidence.noise is not None:
-        above = count_above_noise(samples, heads, null, evidence.noise)
+        above = rank.count_above_noise(samples, heads, null, evidence.noise)
     return {
         'k_star': heads.k_star,
         'k_star_interval': [low, high],
         'k_star_bootstrap': {str(k): n for k, n in sorted(Counter(drawn.tolist()).items())},
-        'r_eff': participation_ratio(values),
+        'r_eff': rank.participation_ratio(values),
         'spectrum': values.tolist(),
         'growth': list(heads.growth),
         'num_iterations': heads.num_iterations,
@@ -224,13 +205,9 @@ def run(
         bar = progress.add_task('operators', total=len(tau_z_s) * len(VERSIONS))
         for tau_z in tau_z_s:
             progress.update(bar, description=f'tau_z = {tau_z:g} s')
-            advance = _advancing(progress, bar)
+            advance = partial(progress.advance, bar)
             records.append(search_heads(settings, search, tau_z, advance))
     return {'search': asdict(search), 'records': records, **provenance(settings)}
-
-
-def _advancing(progress: Progress, bar: Any) -> Callable[[], None]:
-    return lambda: progress.advance(bar)
 
 
 def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
@@ -248,23 +225,19 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
     table.add_column('tau_z', no_wrap=True)
     for record in records:
         table.add_column(f'{record["tau_z"]:g} s', justify='right', no_wrap=True)
-    table.add_row('paper', *(_number(record['paper']['k_star']) for record in records))
+    table.add_row('paper', *(text_of(record['paper']['k_star'], 'g') for record in records))
     for name, text in NAMES.items():
         table.add_row(text, *(_with_interval(r['versions'][name]) for r in records))
     exact = [record['versions']['v3_exact'] for record in records]
     table.add_row('v3 exact, printed', *(str(v['k_star_residual_signal']) for v in exact))
     table.add_section()
-    table.add_row('r_eff, paper', *(_number(record['paper']['r_eff']) for record in records))
+    table.add_row('r_eff, paper', *(text_of(record['paper']['r_eff'], 'g') for record in records))
     for name in ('v3_exact', 'v3_regression'):
         ranks = (r['versions'][name]['r_eff'] for r in records)
-        table.add_row(f'r_eff, {NAMES[name]}', *(f'{rank:.2f}' for rank in ranks))
+        table.add_row(f'r_eff, {NAMES[name]}', *(f'{r_eff:.2f}' for r_eff in ranks))
     console.print(table)
     for line in remarks(records):
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def _number(value: float | None) -> str:
-    return '-' if value is None else f'{value:g}'
 
 
 def _with_interval(version: dict[str, Any]) -> str:

@@ -190,10 +190,7 @@ def horizon_samples(trajectories: Trajectories, instants: NDArray[np.int64], win
 
 
 def gradient_samples(
-    memory: PerturbedMemory,
-    trajectories: Trajectories,
-    instants: NDArray[np.int64],
-    window: int,
+    memory: PerturbedMemory, trajectories: Trajectories, instants: NDArray[np.int64], window: int
 ) -> Array:
     """Return v3 (a): exact history gradients, one per window and joint, shape (N, n, W)."""
     lags = -np.arange(1, window + 1)

@@ -93,6 +93,15 @@ class Place(NamedTuple):
         return f'{self.label}, tau_z = {self.tau_z_s:g} s'
 
 
+class Sample(NamedTuple):
+    """What a test needs to know of a sample that it does not see."""
+
+    mean: float
+    std: float
+    """With n - 1 in the denominator."""
+    n: int
+
+
 class Run(NamedTuple):
     """One seed of one controller: a record of training.evaluate, and the file it came from."""
 

@@ -33,21 +33,15 @@ protocol or budget.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
-from training.arguments import command_parser, refusing
-from training.judge.analysis import (
-    analyse,
-    analyse_as_paper,
-    comparison_facts,
-    facts_of,
-    notes_of,
-    Report,
-    run_facts,
-)
+from training import paper_numbers
+from training.commands import command_parser, refusing
+from training.judge.analysis import cells_of, comparison_facts, facts_of, Report, report_of
 from training.judge.presentation import (
     ablation_figure,
     comparison_rows,
@@ -60,10 +54,71 @@ from training.judge.presentation import (
     terminal_table,
     write_csv,
 )
-from training.records import load_runs, protocol_of
+from training.records import BASELINE, FAILURES, load_runs, protocol_of, Run
 
 WIDTH = 140
 """Columns of the widest table: a number is never cut short."""
+
+
+def analyse(runs: Sequence[Run], reference: str | None, alpha: float) -> Report:
+    """Compare every cell with those of its tau_z whose labels have the words of `reference`.
+
+    Without a reference these are the Transformers.
+    """
+    cells = cells_of(runs)
+    words = set((reference or 'transformer').split())
+    references = [place for place in cells if words <= set(place.label.split())]
+    if reference and not references:
+        names = ', '.join(sorted({repr(place.label) for place in cells}))
+        raise ConfigError(f'no run is of the reference {reference!r}; there are {names}')
+    pairs = [
+        (place, other)
+        for place in cells
+        if place not in references and place.architecture != BASELINE
+        for other in references
+        if other.tau_z_s == place.tau_z_s
+    ]
+    return report_of(list(cells), cells, pairs, alpha)
+
+
+def analyse_as_paper(runs: Sequence[Run], alpha: float) -> Report:
+    """Compare as the paper's main table does; its rows come first, whether they were run or not.
+
+    Every other run has its row below, and takes part in none of the five comparisons.
+    """
+    cells = cells_of(runs)
+    rows = list(dict.fromkeys([*paper_numbers.MAIN, *cells]))
+    return report_of(rows, cells, list(paper_numbers.COMPARISONS), alpha)
+
+
+def run_facts(report: Report) -> list[dict[str, Any]]:
+    """Return one row per run, failed ones among them."""
+    names = ('seed', 'rmse', 'baseline_rmse', 'delta_percent', 'num_lost')
+    return [
+        {'tau_z': run.place.tau_z_s, 'architecture': run.place.label}
+        | {name: run.record[name] for name in names}
+        | dict(zip(('label', 'reason'), report.label(run), strict=True))
+        | {'file': Path(run.source).name}
+        for run in report.runs
+    ]
+
+
+def notes_of(report: Report) -> list[str]:
+    """Return what a reader of the table must know besides: every failed seed, and why."""
+    notes = [
+        f'{row["architecture"]}, tau_z = {row["tau_z"]:g} s, seed {row["seed"]}: '
+        f'{row["label"]} ({row["reason"]})'
+        for row in run_facts(report)
+        if row['label'] in FAILURES
+    ]
+    unknown = sum(not run.record.get('commit') for run in report.runs)
+    if unknown:
+        notes.append(f'{unknown} of {len(report.runs)} runs do not say which commit made them')
+    if not any(report.comparisons.values()):
+        notes.append(
+            'nothing to compare with: no --reference, or no transformer at the same tau_z'
+        )
+    return notes
 
 
 def write_report(report: Report, out: Path) -> None:

@@ -42,7 +42,7 @@ from rich.table import Table
 from metactl_ros.errors import ConfigError, MissingDependency
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_file
-from training.arguments import command_parser, positive_count, refusing
+from training.commands import command_parser, positive_count, refusing
 from training.judge.study import expand, Study
 from training.learn.judgements import read_judgements
 from training.learn.run import read_run, RunConfig, RunError

@@ -37,14 +37,9 @@ from metactl_ros.metrics import delta_percent
 from metactl_ros.settings import load_settings, PlantName, Settings
 from metactl_ros.signals import Policy
 from metactl_ros.sim.task import draw_evaluation
-from training.arguments import command_parser, refusing
+from training.commands import command_parser, refusing
 from training.judge.rollouts import Conditions, evaluate_controller
-from training.learn.checkpoint import (
-    load_checkpoint,
-    network_policy,
-    save_checkpoint,
-    save_result,
-)
+from training.learn.checkpoint import load_checkpoint, network_policy, save_checkpoint, save_result
 from training.learn.env import with_window
 from training.learn.judgements import inspect_actor, judgement_of, Judgements, record_actor
 from training.learn.run import (
@@ -139,12 +134,12 @@ class Watch(BaseCallback):
         found = inspect_actor(model.actor, model.replay_buffer)
         self._judgements.add(
             judgement_of(
-                step=self.num_timesteps,
+                found,
+                self.num_timesteps,
                 delta_percent=delta,
                 shield_moved_percent=share,
                 beta=model.beta,
                 entropy_weight=float(model.log_ent_coef.detach().exp()),
-                actor=found,
             )
         )
         self.logger.record('judge/delta_percent', delta)
@@ -218,32 +213,25 @@ def parse_args(arguments: Sequence[str] | None, presets: Presets) -> argparse.Na
     """Return the command line as a namespace."""
     parser = command_parser('train', __doc__)
     names = [field.name for field in fields(presets)]
-    parser.add_argument('--preset', choices=names, default='robust', help='(%(default)s)')
-    parser.add_argument(
-        '--model', default='incrt', help='a name of training.learn.networks (%(default)s)'
-    )
-    parser.add_argument('--heads', type=int, default=7, help='attention heads K (%(default)s)')
-    parser.add_argument('--window', type=int, default=50, help='window W (%(default)s)')
-    parser.add_argument('--tau-z', type=float, default=2.0, metavar='S', help='(%(default)s)')
-    parser.add_argument('--seed', type=int, default=42, help='(%(default)s)')
-    parser.add_argument('--steps', type=int, default=50_000, help='(%(default)s)')
-    parser.add_argument(
-        '--controller',
-        choices=('policy', 'meta_observer'),
-        default='policy',
-        help='policy: gains of the law; meta_observer: on top of a momentum observer, for the '
-        'preset `observer` (%(default)s)',
-    )
-    parser.add_argument('--plant', choices=get_args(PlantName), default='bullet')
-    parser.add_argument(
-        '--without-lagrangian', action='store_true', help='keep beta at 0, to see what it buys'
-    )
-    parser.add_argument(
-        '--difference', metavar='NAME', help='change one setting: a name of differences.yaml'
-    )
-    parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto')
-    parser.add_argument('--out', type=Path, help='run directory (default: runs/train/...)')
-    parser.add_argument('--resume', type=Path, metavar='RUN', help='go on with a run')
+    add = parser.add_argument
+    add('--preset', choices=names, default='robust', help='(%(default)s)')
+    add('--model', default='incrt', help='a name of training.learn.networks (%(default)s)')
+    add('--heads', type=int, default=7, help='attention heads K (%(default)s)')
+    add('--window', type=int, default=50, help='window W (%(default)s)')
+    add('--tau-z', type=float, default=2.0, metavar='S', help='(%(default)s)')
+    add('--seed', type=int, default=42, help='(%(default)s)')
+    add('--steps', type=int, default=50_000, help='(%(default)s)')
+    text = 'policy: gains of the law; meta_observer: on top of a momentum observer, for the '
+    text += 'preset `observer` (%(default)s)'
+    add('--controller', choices=('policy', 'meta_observer'), default='policy', help=text)
+    add('--plant', choices=get_args(PlantName), default='bullet')
+    text = 'keep beta at 0, to see what it buys'
+    add('--without-lagrangian', action='store_true', help=text)
+    text = 'change one setting: a name of differences.yaml'
+    add('--difference', metavar='NAME', help=text)
+    add('--device', choices=('auto', 'cpu', 'cuda'), default='auto')
+    add('--out', type=Path, help='run directory (default: runs/train/...)')
+    add('--resume', type=Path, metavar='RUN', help='go on with a run')
     return parser.parse_args(arguments)
 
 

@@ -36,10 +36,9 @@ from metactl_ros.per_joint import one_for_all, PerJoint
 from metactl_ros.settings import load_settings, Settings, share_directory
 from metactl_ros.signals import Array
 from metactl_ros.strict_yaml import read_yaml
-from training.arguments import command_parser, refusing
-from training.judge.regimes import draw_cases, load_benchmark, Sensors, settings_in
+from training.benchmark import draw_cases, load_benchmark, Sensors, settings_in
+from training.commands import command_parser, refusing, run_jobs
 from training.judge.rollouts import evaluate_controller
-from training.pool import run_jobs
 
 DRAWN, REFINED = 8, 12
 """Evaluations for each parameter: of the Halton sequence, and of the search from its best."""
@@ -90,17 +89,9 @@ def search_space(name: str, settings: Settings) -> list[Parameter]:
     ]
     return {
         'ct_integral': [kd, slope, _logarithmic('rate_per_s2', 5.0, 10_000.0)],
-        'momentum_observer': [
-            kd,
-            slope,
-            _logarithmic('bandwidth_radps', 2.0, 150.0),
-        ],
+        'momentum_observer': [kd, slope, _logarithmic('bandwidth_radps', 2.0, 150.0)],
         'slotine_li': [kd, *rates],
-        'slotine_li_memory': [
-            kd,
-            *rates,
-            _logarithmic('memory_rate', 1.0, 10_000.0),
-        ],
+        'slotine_li_memory': [kd, *rates, _logarithmic('memory_rate', 1.0, 10_000.0)],
         'lugre_observer': [
             kd,
             slope,

@@ -45,7 +45,7 @@ from metactl_ros.settings import load_faults, load_file, load_settings, provenan
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.task import draw_evaluation
 from training import sweep
-from training.judge.regimes import Benchmark
+from training.benchmark import Benchmark
 from training.learn.run import Presets
 from training.tune import write_baselines
 

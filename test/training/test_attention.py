@@ -17,7 +17,7 @@ NUM = 200
 def network(heads, window, features=11, tokens='error_scaled'):
     """Return a shallow attention in float64 with lively weights, positions among them."""
     torch.manual_seed(5)
-    config = NetworkConfig('incrt', heads, window, num_features=features, tokens=tokens)
+    config = NetworkConfig('incrt', heads, window, num_extra=features - 11, tokens=tokens)
     extractor = build_policy(config).actor.features_extractor.double()
     assert isinstance(extractor, ShallowAttention)
     with torch.no_grad():

@@ -27,6 +27,7 @@ import torch
 from metactl_ros.settings import load_settings
 from training.learn import checkpoint as module
 from training.learn.checkpoint import load_checkpoint, load_network, save_checkpoint, save_result
+from training.learn.networks import build_policy, NetworkConfig
 from training.learn.run import begin_run, make_env, make_model, read_run, read_settings, RunError
 from training.learn.shielded_sac import ShieldedSAC
 from training.train import train
@@ -206,6 +207,21 @@ def saved_by_torch(value):
 def test_weights_of_another_network_are_refused(spoilt, weights):
     replace_weights(spoilt / 'model.zip', saved_by_torch(weights))
     with pytest.raises(RunError, match=r'model\.zip: damaged'):
+        load_network(spoilt)
+
+
+def test_a_result_for_three_joints_is_read_as_one(spoilt):
+    policy = build_policy(NetworkConfig('incrt', 1, 5, num_joints=3, tokens='error_scaled'))
+    replace_weights(spoilt / 'model.zip', saved_by_torch(policy.state_dict()))
+    content = json.loads((spoilt / 'config.json').read_text())
+    content['settings']['arm']['joint_names'] = ['a', 'b', 'c']
+    (spoilt / 'config.json').write_text(json.dumps(content))
+    found = load_network(spoilt)
+    assert found.actor.features_extractor.config == policy.actor.features_extractor.config
+    assert found.action_space.shape == (12,)
+    del content['settings']['arm']
+    (spoilt / 'config.json').write_text(json.dumps(content))
+    with pytest.raises(RunError, match=r'config\.json: expected settings\.arm\.joint_names'):
         load_network(spoilt)
 
 

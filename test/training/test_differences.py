@@ -3,17 +3,18 @@
 """Runs that change one setting each."""
 
 from dataclasses import asdict, replace
+from functools import partial
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
+from support import bundles
+from support.episodes import start
 
-from metactl_ros.dynamics.friction import Friction
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_file, make_plant
-from metactl_ros.sim.plant import PlantStart
 from training import evaluate
 from training.judge.study import expand, Study
 from training.learn.run import (
@@ -21,10 +22,10 @@ from training.learn.run import (
     load_presets,
     read_run,
     read_settings,
-    RunConfig,
     settings_of,
     with_difference,
 )
+from training.records import leaves
 from training.sweep import train_command
 from training.train import main, mean_rmse, train
 
@@ -32,30 +33,14 @@ ROOT = Path(__file__).resolve().parents[2]
 STUDY = load_file(Study, ROOT / 'config/studies/differences.yaml', '')
 PAPER = load_presets().paper
 Q_RAD = [0.3, 0.5]
-FRICTIONLESS = Friction(
-    coulomb_nm=0.0,
-    static_nm=0.0,
-    stribeck_velocity_radps=0.1,
-    smoothing_velocity_radps=0.12,
-    viscous_nmsprad=0.0,
-    memory_gain_nmprad=0.0,
-)
 
 
-def leaves(value, name=''):
-    if isinstance(value, dict):
-        return {k: v for key in value for k, v in leaves(value[key], f'{name}.{key}').items()}
-    return {name: value}
+small_run = partial(bundles.small_run, 20, preset='paper', model='mlp', hyper=PAPER)
 
 
 def changed(before, after):
-    one, two = leaves(asdict(before)), leaves(asdict(after))
+    one, two = (dict(leaves(asdict(value))) for value in (before, after))
     return {name for name in one | two if one.get(name) != two.get(name)}
-
-
-def small_run(**changes):
-    facts = dict(preset='paper', model='mlp', heads=1, window=5, tau_z=2.0, seed=1, steps=20)
-    return RunConfig(**facts | {'plant': 'rk4', 'device': 'cpu', 'hyper': PAPER} | changes)
 
 
 @pytest.mark.parametrize('name', load_differences())
@@ -68,17 +53,17 @@ def test_a_difference_changes_something_and_nothing_twice(settings, name):
 
 def test_a_difference_changes_what_it_says_and_leaves_the_rest(settings):
     expected = {
-        'no_bias': {'.controller.gain_box.feed_forward'},
-        'no_feed_forward': {'.controller.gain_box.feed_forward'},
-        'payload_scales_mass': {'.plant.payload_scale_per_kg'},
-        'heavy_arm': {'.arm.link_masses_kg'},
-        'light_arm': {'.arm.link_masses_kg', '.plant.friction.smoothing_velocity_radps'},
-        'strict_shield': {'.controller.lyapunov.target_error_rad'},
+        'no_bias': {'controller.gain_box.feed_forward'},
+        'no_feed_forward': {'controller.gain_box.feed_forward'},
+        'payload_scales_mass': {'plant.payload_scale_per_kg'},
+        'heavy_arm': {'arm.link_masses_kg'},
+        'light_arm': {'arm.link_masses_kg', 'plant.friction.smoothing_velocity_radps'},
+        'strict_shield': {'controller.lyapunov.target_error_rad'},
         'reward_scale_1': set(),
     }
     for name, own in expected.items():
         assert changed(settings, with_difference(settings, name)) == own, name
-    assert changed(PAPER, with_difference(PAPER, 'reward_scale_1')) == {'.reward_scale'}
+    assert changed(PAPER, with_difference(PAPER, 'reward_scale_1')) == {'reward_scale'}
     assert with_difference(settings, None) is settings
     columns = {
         name: with_difference(settings, name).controller.gain_box.columns
@@ -154,22 +139,14 @@ def test_a_difference_that_a_run_was_begun_without_cannot_be_given_when_it_resum
 def first_acceleration(settings, payload_kg, effort_nm):
     """Return qdd of a resting, bent arm in the first period, rad / s^2."""
     plant = make_plant('rk4', settings)
-    start = PlantStart(
-        q_rad=np.array(Q_RAD),
-        qd_radps=np.zeros(2),
-        memory_nm=np.zeros(2),
-        payload_kg=np.asarray(payload_kg),
-        tau_z_s=np.asarray(2.0),
-        noise_seed=np.asarray(0),
-    )
-    plant.reset(start)
+    plant.reset(start(Q_RAD, payload_kg=payload_kg))
     return plant.step(effort_nm).qd_radps / 0.01
 
 
-def test_a_payload_that_scales_the_mass_slows_the_arm_and_weighs_nothing(settings):
+def test_a_payload_that_scales_the_mass_slows_the_arm_and_weighs_nothing(settings, no_friction):
     scaled, point = with_difference(settings, 'payload_scales_mass'), settings
     scaled, point = (
-        replace(s, plant=replace(s.plant, friction=FRICTIONLESS)) for s in (scaled, point)
+        replace(s, plant=replace(s.plant, friction=no_friction)) for s in (scaled, point)
     )
     holding = settings.arm.body().gravity(np.array(Q_RAD))
     assert np.allclose(first_acceleration(scaled, 1.5, holding), 0.0, atol=1e-9)

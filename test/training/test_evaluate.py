@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from support.trials import a_trial
 
 from metactl_ros.baselines import CLASSICAL, load_baselines
 from metactl_ros.files import write_json
 from metactl_ros.settings import shipped_policy
 from training import evaluate
 from training.evaluate import main, parse_args
-from training.judge.rollouts import Conditions, Rollouts, Trial
+from training.judge.rollouts import Rollouts
 from training.paper_numbers import BASELINE_RAD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,13 +109,6 @@ def test_seeds_give_files_of_their_own_and_other_numbers(tmp_path, one_payload):
         json.loads((tmp_path / f'ct_rk4_tau2_seed{seed}.json').read_text()) for seed in (42, 43)
     )
     assert one['rmse'] != two['rmse']
-
-
-def a_trial(**changes):
-    conditions = Conditions(is_guarded=False)
-    usual = {'spec': evaluate.FIXED_GAINS, 'conditions': conditions, 'tau_z_s': 2.0, 'seed': 1}
-    usual |= {'payload_kg': 0.0, 'num_rollouts': 2, 'num_steps': 10}
-    return Trial(**usual | changes)
 
 
 def rollouts(rmse_rad, is_lost):

@@ -11,26 +11,30 @@ from stable_baselines3.common.logger import Logger
 import torch
 from torch.nn import functional
 
-from training.learn import judgements
 from training.learn.judgements import (
+    AT_ONCE,
     gradient_norms,
     inspect_actor,
+    inspect_heads,
     layers_of,
     payload_derivative,
+    payload_derivative_by_term,
     payload_sensitivity,
     recent_observations,
     record_actor,
 )
 from training.learn.networks import build_policy, DEPTHS, EXTRACTORS, HEAD_WIDTH, NetworkConfig
-from training.learn.plain_attention import plain_summary
-from training.learn.replay_buffer import WindowReplayBuffer
+from training.learn.shielded_sac import WindowReplayBuffer
 
 torch.set_num_threads(1)
-HEADS, WINDOW, PAYLOAD = 4, 6, 8
+HEADS, WINDOW, FEATURES, PAYLOAD = 4, 6, 11, 8
+WIDTH = HEADS * HEAD_WIDTH
 STEP_KG = 1e-6
 # Rounding over the step: 1e-16 / 1e-6, and some for the depth of the network.
 TOLERANCE = 1e-8
 WITHOUT_HEADS = sorted(set(EXTRACTORS) - {'incrt', 'attention', *DEPTHS})
+every_depth = pytest.mark.parametrize('model', ['incrt', *sorted(DEPTHS)])
+every_token = pytest.mark.parametrize('tokens', ['raw', 'error_scaled'])
 
 
 def actor_of(model='incrt', heads=HEADS, window=WINDOW, tokens='error_scaled'):
@@ -46,24 +50,13 @@ def actor_of(model='incrt', heads=HEADS, window=WINDOW, tokens='error_scaled'):
 def windows(num_windows=16, window=WINDOW):
     """Random windows with one p_hat each, in double precision."""
     generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(num_windows, window, 11, generator=generator, dtype=torch.float64)
+    rows = torch.randn(num_windows, window, FEATURES, generator=generator, dtype=torch.float64)
     rows[..., PAYLOAD] = torch.rand(num_windows, 1, generator=generator, dtype=torch.float64)
     return rows.flatten(1)
 
 
-def inspect_heads(actor, observations):
-    """Return the report of the one layer."""
-    (report,) = judgements.inspect_heads(actor, observations)
-    return report
-
-
-def payload_derivative_by_term(actor, extractor, observations):
-    (layer,) = layers_of(extractor)
-    return judgements.payload_derivative_by_term(actor, extractor, layer, observations)
-
-
 def with_payload(observations, change_kg):
-    rows = observations.reshape(len(observations), -1, 11).clone()
+    rows = observations.reshape(len(observations), -1, FEATURES).clone()
     rows[..., PAYLOAD] += change_kg
     return rows.flatten(1)
 
@@ -78,24 +71,14 @@ def of_head(head):
     return slice(head * HEAD_WIDTH, (head + 1) * HEAD_WIDTH)
 
 
-def silence(actor, head):
+def blocks_of(actor):
+    extractor = actor.features_extractor
+    return list(extractor.blocks) if hasattr(extractor, 'blocks') else [extractor.block]
+
+
+def silence(block, head):
     with torch.no_grad():
-        actor.features_extractor.block.attention.out_proj.weight[:, of_head(head)] = 0.0
-
-
-def plain_terms(extractor, observations):
-    """Return what plain attention adds with one head at a time, and what it gives with none."""
-    weight = extractor.block.attention.out_proj.weight
-    whole, terms = weight.detach().clone(), []
-    tokens = extractor.to_tokens(observations)
-    for head in (None, *range(len(weight) // HEAD_WIDTH)):
-        weight[:] = 0.0
-        if head is not None:
-            weight[:, of_head(head)] = whole[:, of_head(head)]
-        terms.append(plain_summary(tokens, extractor.embedding, [extractor.block]))
-    weight[:] = whole
-    none, *single = terms
-    return torch.stack([*(term - none for term in single), none])
+        block.attention.out_proj.weight[:, of_head(head)] = 0.0
 
 
 def learn(actor, observations):
@@ -104,19 +87,52 @@ def learn(actor, observations):
     (mean - observations[:, :1].sin()).square().mean().backward()
 
 
+def plain_block(block, h):
+    """Return what nn.MultiheadAttention adds to h, causally, and its weights by head."""
+    y, future = block.norm(h), torch.ones(WINDOW, WINDOW, dtype=torch.bool).triu(1)
+    return block.attention(y, y, y, attn_mask=future, average_attn_weights=False)
+
+
+def plain_layer(actor, observations, index):
+    """Return c_1 ... c_K and r of all tokens, shape (K + 1, B, W, d), and the last weights."""
+    extractor, blocks = actor.features_extractor, blocks_of(actor)
+    h = extractor.embedding(extractor.to_tokens(observations))
+    for block in blocks[:index]:
+        h = block.feed_forward(h + plain_block(block, h)[0])
+    block = blocks[index]
+    projection = block.attention.out_proj
+    whole, terms = projection.weight.detach().clone(), []
+    for head in range(HEADS):
+        projection.weight[:] = 0.0
+        projection.weight[:, of_head(head)] = whole[:, of_head(head)]
+        terms.append(plain_block(block, h)[0] - projection.bias)
+    projection.weight[:] = whole
+    return torch.stack([*terms, h + projection.bias]), plain_block(block, h)[1][:, :, -1]
+
+
+def plain_action(actor, index, s):
+    """Return the action of what is behind the attention of a layer, s, shape (B, W, d)."""
+    extractor, blocks = actor.features_extractor, blocks_of(actor)
+    h = blocks[index].feed_forward(s)
+    for block in blocks[index + 1 :]:
+        h = block.feed_forward(h + plain_block(block, h)[0])
+    features = functional.relu(extractor.project(extractor.final_norm(h[:, -1])))
+    return actor.mu(actor.latent_pi(features)).tanh()
+
+
 def quiet_logger():
     return Logger(folder=None, output_formats=[])
 
 
 def filled_buffer(num_steps, size):
     """Return a buffer of one long episode whose rows are filled with the number of their step."""
-    box = spaces.Box(-np.inf, np.inf, (WINDOW * 11,), np.float32)
+    box = spaces.Box(-np.inf, np.inf, (WINDOW * FEATURES,), np.float32)
     action = spaces.Box(-1.0, 1.0, (8,), np.float32)
     buffer = WindowReplayBuffer(size, box, action, 'cpu', num_rows=WINDOW)
     infos = [{'half_space': np.ones(9, dtype=np.float32)}]
     for step in range(num_steps):
         last = np.maximum(np.arange(step - WINDOW + 1, step + 2), 0)[:, np.newaxis]
-        rows = np.repeat(last.astype(np.float32), 11, axis=1)  # (W + 1, F)
+        rows = np.repeat(last.astype(np.float32), FEATURES, axis=1)  # (W + 1, F)
         zero, is_done = np.zeros(1), np.zeros(1, dtype=bool)
         buffer.add(rows[:-1].ravel(), rows[1:].ravel(), np.zeros(8), zero, is_done, infos)
     return buffer
@@ -126,99 +142,100 @@ def test_uniform_attention_has_entropy_1():
     actor = actor_of()
     attention = actor.features_extractor.block.attention
     with torch.no_grad():
-        attention.in_proj_weight[: HEADS * HEAD_WIDTH] = 0.0
-        attention.in_proj_bias[: HEADS * HEAD_WIDTH] = 0.0
-    np.testing.assert_allclose(inspect_heads(actor, windows()).entropy, 1.0, rtol=0, atol=1e-12)
+        attention.in_proj_weight[:WIDTH] = 0.0
+        attention.in_proj_bias[:WIDTH] = 0.0
+    (report,) = inspect_heads(actor, windows())
+    np.testing.assert_allclose(report.entropy, 1.0, rtol=0, atol=1e-12)
 
 
 def test_attention_on_one_row_has_entropy_0():
     actor = actor_of()
     with torch.no_grad():
-        actor.features_extractor.block.attention.in_proj_weight[: HEADS * HEAD_WIDTH] *= 1e6
-    np.testing.assert_allclose(inspect_heads(actor, windows()).entropy, 0.0, rtol=0, atol=1e-12)
+        actor.features_extractor.block.attention.in_proj_weight[:WIDTH] *= 1e6
+    (report,) = inspect_heads(actor, windows())
+    np.testing.assert_allclose(report.entropy, 0.0, rtol=0, atol=1e-12)
 
 
 def test_a_window_of_one_row_has_entropy_0():
-    report = inspect_heads(actor_of(window=1), windows(window=1))
+    (report,) = inspect_heads(actor_of(window=1), windows(window=1))
     np.testing.assert_array_equal(report.entropy, 0.0)
 
 
-@pytest.mark.parametrize('tokens', ['raw', 'error_scaled'])
-def test_entropy_is_that_of_plain_attention(tokens):
-    actor, observations = actor_of(tokens=tokens), windows()
-    extractor = actor.features_extractor
-    h = extractor.embedding.linear(extractor.to_tokens(observations))
-    y = extractor.block.norm(h + extractor.embedding.positions)
-    weights = extractor.block.attention(y, y, y, average_attn_weights=False)[1][:, :, -1]
-    expected = -(weights * weights.log()).sum(-1).mean(0) / math.log(WINDOW)
-    found = inspect_heads(actor, observations).entropy
-    np.testing.assert_allclose(found, expected.detach(), rtol=0, atol=1e-12)
-    assert np.ptp(found) > 0.01
+@every_token
+@every_depth
+def test_entropy_and_share_are_those_of_plain_attention_at_the_last_token(model, tokens):
+    actor, observations = actor_of(model, tokens=tokens), windows()
+    for index, report in enumerate(inspect_heads(actor, observations)):
+        with torch.no_grad():
+            terms, weights = plain_layer(actor, observations, index)
+        entropy = -(weights * weights.log()).sum(-1).mean(0) / math.log(WINDOW)
+        np.testing.assert_allclose(report.entropy, entropy, rtol=0, atol=1e-12)
+        norms = terms[:-1, :, -1].norm(dim=-1)
+        share = (norms / norms.sum(0)).mean(1)
+        np.testing.assert_allclose(report.output_share, share, rtol=0, atol=1e-12)
+        assert np.ptp(report.entropy) > 1e-3
 
 
-def test_output_shares_are_those_of_plain_attention_with_one_head_at_a_time():
-    actor, observations = actor_of(), windows()
-    with torch.no_grad():
-        norms = plain_terms(actor.features_extractor, observations)[:-1].norm(dim=-1)
-    expected = (norms / norms.sum(0)).mean(1)
-    found = inspect_heads(actor, observations).output_share
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize('heads', [1, 2, 7])
-def test_output_shares_sum_to_1(heads):
-    share = inspect_heads(actor_of(heads=heads), windows()).output_share
-    assert share.shape == (heads,)
-    assert share.sum() == pytest.approx(1.0, abs=1e-12)
+@pytest.mark.parametrize(
+    ('model', 'heads'), [*(('incrt', heads) for heads in (1, 2, 7)), *((m, 4) for m in DEPTHS)]
+)
+def test_every_layer_is_reported_and_its_shares_sum_to_1(model, heads):
+    reports = inspect_heads(actor_of(model, heads), windows())
+    assert len(reports) == DEPTHS.get(model, 1)
+    for report in reports:
+        assert report.entropy.shape == report.gradient_norm.shape == (heads,)
+        assert report.output_share.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 def test_where_no_head_adds_anything_all_shares_are_0_and_all_heads_idle():
     actor = actor_of()
     for head in range(HEADS):
-        silence(actor, head)
-    report = inspect_heads(actor, windows())
+        silence(actor.features_extractor.block, head)
+    (report,) = inspect_heads(actor, windows())
     np.testing.assert_array_equal(report.output_share, 0.0)
     assert report.num_idle == HEADS
 
 
-def test_a_head_without_out_projection_is_idle_and_blind_to_the_payload():
-    actor, observations = actor_of(), windows()
-    assert inspect_heads(actor, observations).num_idle == 0
-    silence(actor, 2)
-    report = inspect_heads(actor, observations)
-    assert report.num_idle == 1
-    assert report.output_share[2] == report.payload_sensitivity[2] == 0.0
-    assert np.count_nonzero(report.payload_sensitivity) == HEADS - 1
-
-
 @pytest.mark.parametrize(('part', 'is_idle'), [(0.099, True), (0.101, False)])
 def test_a_head_is_idle_below_a_tenth_of_an_equal_share(part, is_idle):
-    report = inspect_heads(actor_of(), windows())
+    (report,) = inspect_heads(actor_of(), windows())
     share = np.array([part / HEADS, *[(1.0 - part / HEADS) / (HEADS - 1)] * (HEADS - 1)])
     assert report._replace(output_share=share).num_idle == is_idle
 
 
-def test_a_head_without_values_and_out_projection_gets_no_gradient():
-    actor, observations = actor_of(), windows()
-    attention, width = actor.features_extractor.block.attention, HEADS * HEAD_WIDTH
-    silence(actor, 1)
+@pytest.mark.parametrize(
+    ('model', 'index'), [('incrt', 0), ('transformer', 0), ('transformer', 1)]
+)
+def test_a_silenced_head_is_idle_blind_and_learns_nothing_in_its_layer_alone(model, index):
+    actor, observations = actor_of(model), windows()
+    block = blocks_of(actor)[index]
+    assert not any(report.num_idle for report in inspect_heads(actor, observations))
+    silence(block, 2)
     with torch.no_grad():
-        for values in (attention.in_proj_weight, attention.in_proj_bias):
-            values[2 * width :][of_head(1)] = 0.0
+        for values in (block.attention.in_proj_weight, block.attention.in_proj_bias):
+            values[2 * WIDTH :][of_head(2)] = 0.0
     learn(actor, observations)
-    norms = inspect_heads(actor, observations).gradient_norm
-    assert norms[1] == 0.0
-    assert np.count_nonzero(norms) == HEADS - 1
+    for layer, report in enumerate(inspect_heads(actor, observations)):
+        assert report.num_idle == (layer == index)
+        for name in ('gradient_norm', 'output_share', 'payload_sensitivity'):
+            assert np.count_nonzero(getattr(report, name)) == HEADS - (layer == index)
+            assert (getattr(report, name)[2] == 0.0) == (layer == index)
 
 
-def test_gradient_norms_add_up_to_that_of_all_that_heads_own():
-    actor, observations = actor_of(), windows()
+@every_depth
+def test_gradient_norms_are_unknown_at_first_and_add_up_to_that_of_all_that_heads_own(model):
+    actor, observations = actor_of(model), windows()
+    for report in inspect_heads(actor, observations):
+        assert np.isnan(report.gradient_norm).all()
+        others = (report.entropy, report.output_share, report.payload_sensitivity)
+        assert np.isfinite(others).all()
     learn(actor, observations)
-    attention = actor.features_extractor.block.attention
-    owned = (attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight)
-    expected = sum(float(parameter.grad.square().sum()) for parameter in owned)
-    norms = inspect_heads(actor, observations).gradient_norm
-    assert float(norms @ norms) == pytest.approx(expected, rel=1e-12)
+    reports = inspect_heads(actor, observations)
+    for block, report in zip(blocks_of(actor), reports, strict=True):
+        a = block.attention
+        owned = (a.in_proj_weight, a.in_proj_bias, a.out_proj.weight)
+        expected = sum(float(parameter.grad.square().sum()) for parameter in owned)
+        assert report.gradient_norm @ report.gradient_norm == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize('third', [0, 1, 2])  # q, k, v
@@ -238,13 +255,7 @@ def test_a_gradient_counts_for_the_head_whose_rows_and_columns_it_moves(head, th
     np.testing.assert_allclose(gradient_norms(block), expected)
 
 
-def test_before_any_update_the_gradient_is_not_known():
-    report = inspect_heads(actor_of(), windows())
-    assert np.isnan(report.gradient_norm).all()
-    assert np.isfinite([*report.entropy, *report.output_share, *report.payload_sensitivity]).all()
-
-
-@pytest.mark.parametrize('tokens', ['raw', 'error_scaled'])
+@every_token
 @pytest.mark.parametrize('model', sorted(EXTRACTORS))
 def test_sensitivity_is_the_slope_of_the_actors_own_action(model, tokens, monkeypatch):
     actor, observations = actor_of(model, tokens=tokens), windows()
@@ -259,52 +270,78 @@ def test_sensitivity_is_the_slope_of_the_actors_own_action(model, tokens, monkey
     assert by_action.min() > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize('heads', [1, 4])
-def test_the_parts_of_all_heads_and_of_the_way_past_them_sum_up_to_the_whole(heads):
-    actor, observations = actor_of(heads=heads), windows()
-    parts = payload_derivative_by_term(actor, actor.features_extractor, observations)
-    assert parts.shape == (16, heads + 1, 8)
-    whole = payload_derivative(actor, observations)
-    torch.testing.assert_close(parts.sum(1), whole, rtol=0, atol=1e-12)
+@pytest.mark.parametrize(
+    ('model', 'heads'), [('incrt', 1), ('incrt', 4), *((m, 4) for m in DEPTHS)]
+)
+def test_the_parts_of_all_heads_of_a_layer_and_of_the_way_past_them_sum_up_to_the_whole(
+    model, heads
+):
+    actor, observations = actor_of(model, heads), windows()
+    extractor, whole = actor.features_extractor, payload_derivative(actor, observations)
+    for layer in layers_of(extractor):
+        parts = payload_derivative_by_term(actor, extractor, layer, observations)
+        assert parts.shape == (len(observations), heads + 1, 8)
+        torch.testing.assert_close(parts.sum(1), whole, rtol=0, atol=1e-12)
 
 
-def test_a_heads_part_is_the_slope_when_p_hat_moves_for_that_head_alone():
-    actor, observations = actor_of(), windows()
-    extractor = actor.features_extractor
-    with torch.no_grad():
-        still = plain_terms(extractor, observations)
+@every_depth
+def test_a_heads_part_is_the_slope_when_p_hat_moves_for_that_head_of_that_layer_alone(model):
+    actor, observations = actor_of(model), windows(4)
+    extractor, reports = actor.features_extractor, inspect_heads(actor, observations)
+    for index, layer in enumerate(layers_of(extractor)):
+        with torch.no_grad():
+            still = plain_layer(actor, observations, index)[0]
 
-        def action_if_one_moves(term):
-            def action(moved):
-                change = plain_terms(extractor, moved)[term] - still[term]
-                features = extractor.project(extractor.final_norm(still.sum(0) + change))
-                return actor.mu(actor.latent_pi(functional.relu(features))).tanh()
+            def action_if_one_moves(moved, term, index=index, still=still):
+                change = plain_layer(actor, moved, index)[0][term] - still[term]
+                return plain_action(actor, index, still.sum(0) + change)
 
-            return action
+            slopes = torch.stack(
+                [
+                    slope(lambda x, k=k: action_if_one_moves(x, k), observations)
+                    for k in range(HEADS + 1)
+                ],
+                dim=1,
+            )
+        found = payload_derivative_by_term(actor, extractor, layer, observations)
+        torch.testing.assert_close(found, slopes, rtol=0, atol=TOLERANCE)
+        reported = [*reports[index].payload_sensitivity, reports[index].residual_sensitivity]
+        np.testing.assert_allclose(reported, slopes.abs().mean((0, 2)), rtol=0, atol=TOLERANCE)
 
-        terms = range(HEADS + 1)
-        expected = torch.stack([slope(action_if_one_moves(k), observations) for k in terms], 1)
-    found = payload_derivative_by_term(actor, extractor, observations)
-    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
-    report = inspect_heads(actor, observations)
-    reported = [*report.payload_sensitivity, report.residual_sensitivity]
-    np.testing.assert_allclose(reported, expected.abs().mean((0, 2)), rtol=0, atol=TOLERANCE)
 
-
-def test_a_network_that_does_not_read_p_hat_is_not_sensitive_to_it():
-    actor, observations = actor_of(), windows()
+@pytest.mark.parametrize('model', ['incrt', 'transformer'])
+def test_a_network_that_does_not_read_p_hat_is_not_sensitive_to_it(model):
+    actor, observations = actor_of(model), windows()
     with torch.no_grad():
         actor.features_extractor.embedding.linear.weight[:, PAYLOAD] = 0.0
     np.testing.assert_array_equal(payload_sensitivity(actor, observations), 0.0)
-    report = inspect_heads(actor, observations)
-    np.testing.assert_array_equal(report.payload_sensitivity, 0.0)
-    assert report.residual_sensitivity == 0.0
+    for report in inspect_heads(actor, observations):
+        np.testing.assert_array_equal(report.payload_sensitivity, 0.0)
+        assert report.residual_sensitivity == 0.0
+
+
+def test_many_windows_are_looked_at_in_parts_and_none_is_left_out():
+    actor, observations = actor_of('transformer'), windows(AT_ONCE + 3)
+    whole = payload_derivative(actor, observations)
+    alone = payload_derivative(actor, observations[-3:])
+    torch.testing.assert_close(whole[-3:], alone, rtol=0, atol=1e-12)
+
+
+def test_the_payload_estimate_of_an_arm_of_three_joints_stands_behind_its_twelve_signals():
+    torch.manual_seed(0)
+    actor = build_policy(NetworkConfig('incrt', HEADS, WINDOW, num_joints=3)).actor.double()
+    observations = torch.randn(8, WINDOW * 15, dtype=torch.float64)
+    assert payload_sensitivity(actor, observations).shape == (12,)
+    assert payload_sensitivity(actor, observations).min() > 0.0
+    with torch.no_grad():
+        actor.features_extractor.embedding.linear.weight[:, 12] = 0.0
+    np.testing.assert_array_equal(payload_sensitivity(actor, observations), 0.0)
 
 
 def test_single_precision_reports_the_same():
     actor, observations = actor_of(), windows()
-    exact = inspect_heads(actor, observations)
-    found = inspect_heads(actor.float(), observations.float())
+    (exact,) = inspect_heads(actor, observations)
+    (found,) = inspect_heads(actor.float(), observations.float())
     for one, other in zip(found[1:], exact[1:], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4)
 
@@ -312,7 +349,7 @@ def test_single_precision_reports_the_same():
 @pytest.mark.parametrize(('num_steps', 'expected'), [(25, [24, 14, 4]), (65, [64, 54, 44, 34])])
 def test_every_tenth_of_the_newest_observations_is_looked_at(num_steps, expected):
     found = recent_observations(filled_buffer(num_steps, size=40))
-    assert found.shape == (len(expected), WINDOW * 11)
+    assert found.shape == (len(expected), WINDOW * FEATURES)
     assert found[:, -1].tolist() == expected
 
 

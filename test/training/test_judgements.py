@@ -24,7 +24,6 @@ from training.learn.judgements import (
     read_judgements,
     record_actor,
 )
-from training.learn.networks import MIN_FEATURES
 from training.learn.run import make_env, make_model, RunError
 from training.train import train, Watch
 
@@ -41,7 +40,7 @@ def often(monkeypatch):
     def error(settings, run, policy):
         if policy is None:
             return 0.1
-        window = np.ones((run.window, MIN_FEATURES))
+        window = np.ones((run.window, 11))
         return 0.2 + 0.1 * float(policy(window).sum() / 8.0)
 
     monkeypatch.setattr('training.train.mean_rmse', error)

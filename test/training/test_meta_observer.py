@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.bundles import finished_run, refusal
+from support.trials import CASES, PLAIN
 
 from metactl_ros.baselines import (
     ControllerSpec,
@@ -19,15 +20,13 @@ from metactl_ros.baselines import (
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.settings import load_settings
+from training.benchmark import draw_cases
 from training.export import export_bundle
-from training.judge.regimes import draw_cases, load_benchmark, Regime
 from training.judge.rollouts import evaluate_controller, prepare
 from training.learn.run import load_presets, read_run, settings_of
 
 SETTINGS = load_settings()
 ON_OBSERVER = replace(SETTINGS, controller=on_observer(SETTINGS.controller))
-CASES = replace(load_benchmark().judging, rollouts=2, payloads_kg=(0.0, 1.5))
-PLAIN = Regime(name='plain', meaning='as it is')
 
 
 @pytest.fixture(scope='module')

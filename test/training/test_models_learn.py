@@ -6,13 +6,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from support.bundles import small_run
 import torch
 
 from metactl_ros.settings import load_file
 from training.judge.study import expand, Study
 from training.learn.checkpoint import network_policy
 from training.learn.networks import build_policy, Model, NetworkConfig, TRANSFORMER_HEADS
-from training.learn.run import load_presets, make_env, make_model, RunConfig
+from training.learn.run import load_presets, make_env, make_model
 from training.learn.shielded_sac import ShieldedSAC
 
 NIGHTLY = Path(__file__).resolve().parents[2] / 'config/studies/nightly.yaml'
@@ -21,18 +22,8 @@ LOSSES = ('actor_loss', 'critic_loss', 'ent_coef_loss', 'ent_coef', 'beta', 'dis
 
 @pytest.mark.parametrize('model', get_args(Model))
 def test_a_model_learns_for_100_updates_and_comes_back_as_it_was_saved(model, settings, tmp_path):
-    run = RunConfig(
-        preset='robust',
-        model=model,
-        heads=TRANSFORMER_HEADS,
-        window=20,
-        tau_z=2.0,
-        seed=1,
-        steps=150,
-        plant='rk4',
-        device='cpu',
-        hyper=replace(load_presets().robust, buffer_size=200, learning_starts=150),
-    )
+    hyper = replace(load_presets().robust, buffer_size=200, learning_starts=150)
+    run = small_run(150, model=model, heads=TRANSFORMER_HEADS, window=20, hyper=hyper)
     env = make_env(settings, run)
     learner = make_model(settings, run, env, tmp_path)
     learner.learn(150)

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from metactl_ros.errors import ConfigError
+from training.bench import PlainDeepAttention, PlainShallowAttention
 from training.learn.networks import (
     build_policy,
     count_parameters,
@@ -23,7 +24,6 @@ from training.learn.networks import (
     NetworkConfig,
     ShallowAttention,
 )
-from training.learn.plain_attention import PlainDeepAttention, PlainShallowAttention
 
 torch.set_num_threads(1)
 MODELS = sorted(EXTRACTORS)
@@ -50,17 +50,17 @@ def plain_twin(extractor):
 
 def windows(config, num_windows, seed=0):
     """Flattened windows of the task's own magnitudes: sines 10 ms apart, errors of 0.05 rad."""
-    rng = np.random.default_rng(seed)
+    rng, joints = np.random.default_rng(seed), (num_windows, 1, config.num_joints)
     t = 5.0 * rng.random((num_windows, 1, 1)) + 0.01 * np.arange(config.window)[:, np.newaxis]
-    angle = np.array([1.0, 1.414]) * t + 2 * np.pi * rng.random((num_windows, 1, 2))
-    wobble = 3.0 * t + 2 * np.pi * rng.random((num_windows, 1, 2))
+    angle = np.sqrt(np.arange(1, joints[-1] + 1)) * t + 2 * np.pi * rng.random(joints)
+    wobble = 3.0 * t + 2 * np.pi * rng.random(joints)
     desired, desired_rate = np.sin(angle), 2.0 * np.cos(angle)
     measured, rate = desired - 0.05 * np.sin(wobble), desired_rate - 0.3 * np.cos(wobble)
     scalars = np.zeros((num_windows, config.window, 3))
     scalars[..., 0] = 1.5 * rng.random((num_windows, 1))
     scalars[..., 1] = 0.2
     scalars[..., 2] = (t[..., 0] / 5.0) % 1.0
-    extra = rng.normal(size=(num_windows, config.window, config.num_features - 11))
+    extra = rng.normal(size=(num_windows, config.window, config.num_extra))
     rows = np.concatenate([measured, rate, desired, desired_rate, scalars, extra], axis=-1)
     return torch.tensor(rows.reshape(num_windows, -1), dtype=torch.float32)
 
@@ -212,11 +212,25 @@ def test_features_have_their_shape_and_are_finite(config):
 @pytest.mark.parametrize('window', [1, 2, 3, 7])
 @pytest.mark.parametrize('model', MODELS)
 def test_short_windows_and_extra_features_work(model, window):
-    config = NetworkConfig(model, heads=4, window=window, num_features=13, tokens='error_scaled')
+    config = NetworkConfig(model, heads=4, window=window, num_extra=2, tokens='error_scaled')
     extractor, observations = build(config), windows(config, 5)
     assert extractor(observations).shape == (5, 64)
     if model in ATTENTION:
         assert_equals_plain(extractor, observations)
+
+
+@pytest.mark.parametrize('model', MODELS)
+def test_an_arm_of_three_joints_has_its_own_features_errors_and_actions(model):
+    config = NetworkConfig(model, 4, 7, num_joints=3, num_extra=3, tokens='error_scaled')
+    assert config.num_features == 4 * 3 + 3 + 3
+    extractor, observations = build(config), windows(config, 5)
+    rows, tokens = rows_of(config, observations), extractor.to_tokens(observations)
+    errors = (rows[..., 6:9] - rows[..., 0:3]) / 0.05
+    torch.testing.assert_close(tokens[..., 6:9], errors, rtol=0, atol=1e-4)
+    assert extractor(observations).shape == (5, 64)
+    if model in ATTENTION:
+        assert_equals_plain(extractor, observations)
+    assert build_policy(config)(observations).shape == (5, 12)
 
 
 def test_a_batch_is_its_rows_one_by_one(config):
@@ -287,19 +301,6 @@ def test_fresh_attention_weights_are_those_of_torch():
     assert set(attention.state_dict()) == set(torch.nn.MultiheadAttention(64, 4).state_dict())
 
 
-def test_a_policys_weights_survive_saving(config, tmp_path):
-    observations = windows(config, 8)
-    torch.manual_seed(0)
-    saved, loaded = build_policy(config), build_policy(config)
-    loaded.load_state_dict(saved.state_dict())
-    saved.save(tmp_path / 'policy.zip')
-    restored = type(saved).load(tmp_path / 'policy.zip', device='cpu')
-    for policy in (loaded, restored):
-        for name, value in saved.state_dict().items():
-            assert torch.equal(policy.state_dict()[name], value), name
-        assert torch.equal(policy(observations, deterministic=True), saved(observations, True))
-
-
 def test_sac_takes_the_policy_kwargs_and_learns(config, tmp_path):
     sizes = {'learning_starts': 16, 'batch_size': 16, 'buffer_size': 64}
     networks = make_policy_kwargs(config)
@@ -342,7 +343,8 @@ def test_on_a_gpu_the_features_are_the_same(config):
         ({'heads': 0}, 'NetworkConfig.heads: expected a whole number of at least 1, found 0'),
         ({'window': -1}, 'NetworkConfig.window: expected a whole number of at least 1, found -1'),
         ({'heads': 2.5}, r'found 2\.5'),
-        ({'num_features': 10}, 'num_features: expected a whole number of at least 11, found 10'),
+        ({'num_joints': 0}, 'num_joints: expected a whole number of at least 1, found 0'),
+        ({'num_extra': -1}, 'num_extra: expected a whole number of at least 0, found -1'),
         ({'tokens': 'scaled'}, "expected 'raw' or 'error_scaled' or 'error_fine', found 'scaled'"),
         ({'model': 'transformer', 'heads': 7}, 'transformer has 4 heads, found 7; attention_l2_'),
     ],

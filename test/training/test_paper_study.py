@@ -16,7 +16,10 @@ from training.paper_numbers import ABLATION, INCRT, MAIN
 from training.paper_study import depth_figure, gather, main, ONE_HEAD, page_of, place_of
 from training.records import Place, run_from
 
-RUNS = expand(load_file(Study, ROOT / 'config/studies/paper.yaml', ''))
+STUDY = load_file(Study, ROOT / 'config/studies/paper.yaml', '')
+RUNS = expand(STUDY)
+FIGURES = {name: f'{name}.png' for name in ('forest', 'payload', 'seeds', 'ablation')}
+FLAT = [0.123, 0.124, 0.125, 0.124, 0.123]
 
 
 def test_the_papers_study_has_the_60_runs_of_its_table():
@@ -60,12 +63,6 @@ def test_the_papers_study_has_every_cell_of_its_ablation():
     }
 
 
-STUDY = load_file(Study, ROOT / 'config/studies/paper.yaml', '')
-RUNS = expand(STUDY)
-FIGURES = {name: f'{name}.png' for name in ('forest', 'payload', 'seeds', 'ablation')}
-FLAT = [0.123, 0.124, 0.125, 0.124, 0.123]
-
-
 def delta_of(run):
     """One layer beats the Transformer by far at 1 s, and loses to it at 5 s."""
     mean = {'incrt': {1.0: -80.0, 5.0: -50.0}, 'transformer': {1.0: -60.0, 5.0: -70.0}}
@@ -105,9 +102,9 @@ def write(folder, records):
     return folder
 
 
-def command(folder, tmp_path):
+def command(folder, tmp_path, name='page.md'):
     study = str(ROOT / 'config/studies/paper.yaml')
-    out = tmp_path / 'docs' / 'page.md'
+    out = tmp_path / 'docs' / name
     return main(['--study', study, '--results', str(folder), '--out', str(out)]), out
 
 
@@ -144,9 +141,8 @@ def test_the_same_runs_make_the_same_files_to_the_byte(tmp_path):
 
 
 def test_the_kept_page_is_that_of_the_kept_runs(tmp_path):
-    study = str(ROOT / 'config/studies/paper.yaml')
-    out = tmp_path / 'paper_study.md'
-    assert main(['--study', study, '--results', f'{ROOT}/results/study', '--out', str(out)]) == 0
+    code, out = command(ROOT / 'results/study', tmp_path, 'paper_study.md')
+    assert code == 0
     assert out.read_text() == (ROOT / 'docs' / 'paper_study.md').read_text(), (
         'results/study or the page has changed: run python -m training.paper_study'
     )

@@ -136,10 +136,11 @@ def test_heads_are_those_of_growing_and_pruning_step_by_step(factor):
     assert count_heads(operator, THRESHOLDS).k_star == printed_order(operator, THRESHOLDS)
 
 
-def test_the_printed_order_prunes_what_it_has_just_grown():
+def test_the_printed_order_prunes_what_it_has_just_grown_and_ours_does_not_begin_to():
     strict = Thresholds(gamma_prune=0.3)
-    # The second contributes 0.24: grown, pruned, and so for ever.
+    # The second contributes 0.24: grown (by 0.47), pruned, and so for ever.
     assert printed_order(np.diag([4.0, 1.0]), strict) == 1
+    assert count_heads(np.diag([4.0, 1.0]), strict).k_star == 1
     # All contribute 0.22: one is grown and one dropped in each iteration, so that K stays. Here
     # growth that pruning would undo is not begun, and the last one is dropped.
     assert printed_order(np.eye(20), strict) == 1
@@ -158,13 +159,6 @@ def test_the_deflated_residual_is_orthogonal_to_every_kept_direction(factor):
 
 def test_no_memory_needs_no_head():
     assert count_heads(np.zeros((20, 20)), THRESHOLDS).k_star == 0
-
-
-def test_growth_that_pruning_would_undo_is_not_begun():
-    strict = Thresholds(gamma_prune=0.3)
-    # Contributions 0.97 and 0.24: the second would grow by 0.47, but not survive.
-    assert count_heads(np.diag([4.0, 1.0]), strict).k_star == 1
-    assert count_heads(np.eye(20), strict).k_star == 0
 
 
 def test_a_gate_that_cannot_open_is_refused():

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rich.console import Console
+from support.trials import a_trial, CASES, PLAIN
 
 from metactl_ros.baselines import BASELINES, ConstantPolicy, ControllerSpec, load_spec
 from metactl_ros.control.loop import ControlLoop
@@ -13,7 +14,8 @@ from metactl_ros.metrics import LOST_ERROR_RAD, tracking_rmse
 from metactl_ros.settings import load_settings, make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
-from training.judge.regimes import draw_cases, load_benchmark, Regime, settings_in
+from training.benchmark import draw_cases, Regime, settings_in
+from training.commands import run_jobs
 from training.judge.rollouts import (
     Conditions,
     evaluate_controller,
@@ -21,13 +23,9 @@ from training.judge.rollouts import (
     prepare,
     run_trial,
     settings_of_twin,
-    Trial,
 )
-from training.pool import run_jobs
 
 SETTINGS = load_settings()
-CASES = replace(load_benchmark().judging, rollouts=2, payloads_kg=(0.0, 1.5))
-PLAIN = Regime(name='plain', meaning='as it is')
 EPISODES = draw_cases(SETTINGS, PLAIN, CASES)
 FIXED = ControllerSpec('ct')
 OBSERVER = load_spec('momentum_observer')
@@ -100,12 +98,6 @@ def test_errors_are_those_of_the_arm_and_not_of_its_sensors():
     found = evaluate_controller(FIXED, settings, EPISODES, 50).rmse_rad
     np.testing.assert_array_equal(found, tracking_rmse(log.q_desired_rad, log.true_q_rad))
     assert (found != tracking_rmse(log.q_desired_rad, log.q_rad)).all()
-
-
-def a_trial(**changes):
-    usual = {'spec': FIXED, 'conditions': Conditions(is_guarded=False), 'tau_z_s': 2.0, 'seed': 1}
-    usual |= {'payload_kg': 0.0, 'num_rollouts': 2, 'num_steps': 10}
-    return Trial(**usual | changes)
 
 
 def test_an_arm_that_is_pushed_away_is_lost(settings, monkeypatch):

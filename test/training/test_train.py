@@ -17,11 +17,7 @@ import torch
 
 from metactl_ros.errors import ConfigError
 from training.learn.checkpoint import load_checkpoint
-from training.learn.run import (
-    choose_device,
-    read_run,
-    RunError,
-)
+from training.learn.run import choose_device, read_run, RunError
 from training.train import main, train, Watch
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 from metactl_ros.baselines import BASELINES, Baselines, load_baselines, make_classical
 from metactl_ros.settings import load_settings
 from training import tune
-from training.judge.regimes import load_benchmark, Sensors
+from training.benchmark import load_benchmark, Sensors
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = load_settings()

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From runs to what tables and figures are made of: rows, their numbers, their comparisons.
 
+What scipy.stats has is taken from there. Its own are Cohen's d with its interval, Holm's method,
+and what scipy does not do with ties and with samples of one.
+
 The unit of replication is the seed: a run is one seed, its rollouts are averaged before it gets
 here. The seeds of one architecture at one tau_z are a cell. A run so lost that it has no RMSE is
 not left out: ranks count it as the worst, and a mean that would need its number is not given.
@@ -11,13 +14,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import math
-from pathlib import Path
 from typing import Any, get_args, Literal, TypeAlias
 
 import numpy as np
+from scipy import optimize, stats  # type: ignore[import-untyped]
 
 from metactl_ros.errors import ConfigError
-from training import paper_numbers, stats
+from metactl_ros.signals import Array
+from training import paper_numbers
 from training.records import (
     BASELINE,
     FAILURES,
@@ -28,10 +32,139 @@ from training.records import (
     require_one_making,
     require_one_protocol,
     Run,
+    Sample,
 )
-from training.stats import Interval, Sample
 
+Interval: TypeAlias = tuple[float, float]
 Verdict: TypeAlias = Literal['better', 'not shown', 'too few seeds']
+LARGEST_EXACT = 200_000
+"""Arrangements of two samples that are enumerated when there are ties: all of 10 against 10."""
+
+
+def sample_of(values: Sequence[float] | Array) -> Sample:
+    """Return mean, s.d. and n of at least two values."""
+    # Rounding gives equal values a tiny spread, and d would divide by it.
+    std = float(np.std(values, ddof=1)) if np.ptp(values) > 0.0 else 0.0
+    return Sample(float(np.mean(values)), std, len(values))
+
+
+def mean_of(values: Sequence[float | None] | Array) -> float | None:
+    """Return the mean; None without values, or if one is missing or infinite."""
+    known = [value for value in values if value is not None and np.isfinite(value)]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def mann_whitney_less(
+    candidate: Sequence[float], reference: Sequence[float]
+) -> tuple[float, float]:
+    """Return U and the one-sided p that the candidate is smaller; infinities have ranks.
+
+    U counts the pairs in which the candidate is the larger, ties one half. p is exact, with ties
+    as far as all arrangements can be enumerated. (By default scipy turns to the normal
+    approximation above eight a side.)
+    """
+    both = np.concatenate([candidate, reference])
+    n, m = len(candidate), len(reference)
+    has_ties, is_single = len(np.unique(both)) < n + m, min(n, m) == 1
+    method: Any = 'exact'
+    if has_ties:
+        is_small = not is_single and math.comb(n + m, n) <= LARGEST_EXACT
+        method = stats.PermutationMethod(n_resamples=LARGEST_EXACT) if is_small else 'asymptotic'
+    found = stats.mannwhitneyu(candidate, reference, alternative='less', method=method)
+    p = float(found.pvalue)
+    if has_ties and is_single:  # scipy permutes samples of two or more only
+        p = float(np.mean(both <= both[0] if n == 1 else both >= both[-1]))
+    return float(found.statistic), p
+
+
+def welch_p(candidate: Sample, reference: Sample) -> float | None:
+    """Return the two-sided p of Welch's t test; None where neither sample varies."""
+    if candidate.std == reference.std == 0.0:
+        return None
+    found = stats.ttest_ind_from_stats(*candidate, *reference, equal_var=False)
+    return float(found.pvalue)
+
+
+def shift_interval(
+    candidate: Sequence[float], reference: Sequence[float], confidence: float = 0.95
+) -> Interval | None:
+    """Return Welch's interval of m_1 - m_2; None where nothing is known of the spread.
+
+    A single value is taken to vary as the other sample does.
+    """
+    if np.ptp(candidate) == np.ptp(reference) == 0.0:
+        return None
+    is_single = min(len(candidate), len(reference)) == 1
+    found = stats.ttest_ind(candidate, reference, equal_var=is_single)
+    low, high = found.confidence_interval(confidence)
+    return float(low), float(high)
+
+
+def cohens_d(candidate: Sample, reference: Sample) -> float | None:
+    """Return (m_1 - m_2) / s with s^2 = ((n_1-1) s_1^2 + (n_2-1) s_2^2) / (n_1+n_2-2).
+
+    Negative: the candidate has the smaller mean. None where neither sample varies.
+    """
+    freedom = candidate.n + reference.n - 2
+    squares = sum((sample.n - 1) * sample.std**2 for sample in (candidate, reference))
+    if squares == 0.0:
+        return None
+    return (candidate.mean - reference.mean) / math.sqrt(squares / freedom)
+
+
+def cohens_d_interval(d: float, n: int, m: int, confidence: float = 0.95) -> Interval:
+    """Return the interval of d from the non-central t distribution.
+
+    t = d / sqrt(1/n + 1/m) has noncentrality delta / sqrt(1/n + 1/m); its ends are those under
+    which a t as far out as the one found has probability (1 - confidence) / 2.
+    """
+    scale, freedom = math.sqrt(1.0 / n + 1.0 / m), n + m - 2
+    t = abs(d) / scale
+    reach = 10.0 * math.sqrt(1.0 + t**2 / freedom)
+
+    def end(probability: float) -> float:
+        def excess(noncentrality: float) -> float:
+            below = float(stats.nct.cdf(t, freedom, noncentrality))
+            # Far out scipy returns NaN where the probability is 0 or 1.
+            return (float(noncentrality < t) if math.isnan(below) else below) - probability
+
+        return scale * float(optimize.brentq(excess, t - reach, t + reach))
+
+    tail = 0.5 * (1.0 - confidence)
+    low, high = end(1.0 - tail), end(tail)
+    return (low, high) if d >= 0.0 else (-high, -low)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values adjusted for their number by Holm's step-down method, in the order given."""
+    order = np.argsort(p_values)
+    factors = np.arange(len(p_values), 0, -1)
+    stepped = np.maximum.accumulate(np.asarray(p_values)[order] * factors)
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return [float(p) for p in adjusted]
+
+
+def bootstrap_interval(
+    values: Sequence[float], seed: int = 0, confidence: float = 0.95, num_resamples: int = 10_000
+) -> Interval:
+    """Return the percentile interval of the mean, resampling seeds; the same for the same seed."""
+    found = stats.bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=num_resamples,
+        confidence_level=confidence,
+        method='percentile',
+        rng=seed,
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def t_interval(sample: Sample, confidence: float = 0.95) -> Interval:
+    """Return Student's interval of the mean: wider than the bootstrap's when seeds are few."""
+    half = float(stats.t.ppf(0.5 * (1.0 + confidence), sample.n - 1))
+    half *= sample.std / math.sqrt(sample.n)
+    return sample.mean - half, sample.mean + half
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +192,6 @@ class Cell:
         return self.runs[0].place
 
     @property
-    def label(self) -> str:
-        """As of its runs."""
-        return self.place.label
-
-    @property
     def tau_z_s(self) -> float:
         """As of its runs."""
         return self.place.tau_z_s
@@ -78,7 +206,7 @@ class Cell:
     def sample(self) -> Sample | None:
         """Mean, s.d. and n over seeds; None with fewer than two, or with a lost one among them."""
         is_whole = len(self.runs) > 1 and math.isfinite(sum(self.deltas))
-        return stats.sample_of(self.deltas) if is_whole else None
+        return sample_of(self.deltas) if is_whole else None
 
 
 def cells_of(runs: Sequence[Run]) -> dict[Place, Cell]:
@@ -118,8 +246,8 @@ def compare(pairs: Sequence[tuple[Cell, Cell]], significance: float = 0.05) -> l
                 f'tau_z is {candidate.tau_z_s:g} s in {candidate.runs[0].source} and '
                 f'{reference.tau_z_s:g} s in {reference.runs[0].source}: compare within one tau_z'
             )
-    tests = [stats.mann_whitney_less(a.deltas, b.deltas) for a, b in pairs]
-    adjusted = stats.holm([p for _, p in tests])
+    tests = [mann_whitney_less(a.deltas, b.deltas) for a, b in pairs]
+    adjusted = holm([p for _, p in tests])
     return [
         _comparison(a, b, u, p, p_holm, significance)
         for (a, b), (u, p), p_holm in zip(pairs, tests, adjusted, strict=True)
@@ -130,11 +258,11 @@ def _comparison(a: Cell, b: Cell, u: float, p: float, p_holm: float, alpha: floa
     n, m = len(a.runs), len(b.runs)
     d = p_w = None
     if a.sample and b.sample:
-        d, p_w = stats.cohens_d(a.sample, b.sample), stats.welch_p(a.sample, b.sample)
+        d, p_w = cohens_d(a.sample, b.sample), welch_p(a.sample, b.sample)
     verdict: Verdict = 'better' if p_holm < alpha else 'not shown'
     return Comparison(
         d=d,
-        d_interval=None if d is None else stats.cohens_d_interval(d, n, m),
+        d_interval=None if d is None else cohens_d_interval(d, n, m),
         u=u,
         p_u=p,
         p_u_holm=p_holm,
@@ -179,37 +307,6 @@ class Report:
         return paper_numbers.printed_beside(row, self.cells[row].runs[0].record)
 
 
-def analyse(runs: Sequence[Run], reference: str | None, alpha: float) -> Report:
-    """Compare every cell with those of its tau_z whose labels have the words of `reference`.
-
-    Without a reference these are the Transformers.
-    """
-    cells = cells_of(runs)
-    words = set((reference or 'transformer').split())
-    references = [place for place in cells if words <= set(place.label.split())]
-    if reference and not references:
-        names = ', '.join(sorted({repr(place.label) for place in cells}))
-        raise ConfigError(f'no run is of the reference {reference!r}; there are {names}')
-    pairs = [
-        (place, other)
-        for place in cells
-        if place not in references and place.architecture != BASELINE
-        for other in references
-        if other.tau_z_s == place.tau_z_s
-    ]
-    return report_of(list(cells), cells, pairs, alpha)
-
-
-def analyse_as_paper(runs: Sequence[Run], alpha: float) -> Report:
-    """Compare as the paper's main table does; its rows come first, whether they were run or not.
-
-    Every other run has its row below, and takes part in none of the five comparisons.
-    """
-    cells = cells_of(runs)
-    rows = list(dict.fromkeys([*paper_numbers.MAIN, *cells]))
-    return report_of(rows, cells, list(paper_numbers.COMPARISONS), alpha)
-
-
 def report_of(
     rows: Sequence[Place],
     cells: Mapping[Place, Cell],
@@ -251,10 +348,8 @@ def facts_of(report: Report, row: Place) -> dict[str, Any]:
         'delta_mean': sample.mean if sample else only,
         'delta_std': sample.std if sample else None,
         'delta_median': median if math.isfinite(median) else None,
-        **_ends('delta_t', stats.t_interval(sample) if sample else None),
-        **_ends(
-            'delta_bootstrap', stats.bootstrap_interval(cell.deltas) if cell and sample else None
-        ),
+        **_ends('delta_t', t_interval(sample) if sample else None),
+        **_ends('delta_bootstrap', bootstrap_interval(cell.deltas) if cell and sample else None),
         'num_failures': sum(labels[name] for name in FAILURES),
         **{f'num_{name.replace("-", "_")}': labels[name] for name in get_args(LabelName)},
         'commit': runs[0].record.get('commit') if runs else None,
@@ -266,7 +361,7 @@ def facts_of(report: Report, row: Place) -> dict[str, Any]:
     }
 
 
-def _ends(name: str, interval: stats.Interval | None) -> dict[str, float | None]:
+def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
     low, high = interval or (None, None)
     return {f'{name}_low': low, f'{name}_high': high}
 
@@ -291,33 +386,3 @@ def comparison_facts(report: Report) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def run_facts(report: Report) -> list[dict[str, Any]]:
-    """Return one row per run, failed ones among them."""
-    names = ('seed', 'rmse', 'baseline_rmse', 'delta_percent', 'num_lost')
-    return [
-        {'tau_z': run.place.tau_z_s, 'architecture': run.place.label}
-        | {name: run.record[name] for name in names}
-        | dict(zip(('label', 'reason'), report.label(run), strict=True))
-        | {'file': Path(run.source).name}
-        for run in report.runs
-    ]
-
-
-def notes_of(report: Report) -> list[str]:
-    """Return what a reader of the table must know besides: every failed seed, and why."""
-    notes = [
-        f'{row["architecture"]}, tau_z = {row["tau_z"]:g} s, seed {row["seed"]}: '
-        f'{row["label"]} ({row["reason"]})'
-        for row in run_facts(report)
-        if row['label'] in FAILURES
-    ]
-    unknown = sum(not run.record.get('commit') for run in report.runs)
-    if unknown:
-        notes.append(f'{unknown} of {len(report.runs)} runs do not say which commit made them')
-    if not any(report.comparisons.values()):
-        notes.append(
-            'nothing to compare with: no --reference, or no transformer at the same tau_z'
-        )
-    return notes

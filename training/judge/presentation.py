@@ -21,7 +21,8 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from training.judge.analysis import comparison_facts, facts_of, Report
+from training.commands import text_of
+from training.judge.analysis import comparison_facts, facts_of, Report, t_interval
 from training.paper_numbers import (
     ABLATION,
     ABLATION_DIVERGED,
@@ -33,7 +34,6 @@ from training.paper_numbers import (
     WINDOWS,
 )
 from training.records import BASELINE, LabelName, Place
-from training.stats import t_interval
 
 NOT_RUN = 'not run'
 
@@ -100,11 +100,6 @@ def _printed_tests(facts: Mapping[str, Any]) -> dict[str, str]:
         'paper p_U': text_of(facts['paper_p_u'], '.3f'),
         'paper p_W': text_of(facts['paper_p_w'], '.3f'),
     }
-
-
-def text_of(value: float | None, form: str, absent: str = '-') -> str:
-    """Return a number in a form, or what stands where there is none."""
-    return absent if value is None else f'{value:{form}}'
 
 
 def probability(value: float | None) -> str:

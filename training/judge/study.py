@@ -2,20 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """A study: the runs of training.sweep, as a file of config/studies/ lists them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 import math
 from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
 
 from metactl_ros.config import require_positive, shown
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_file, PlantName
-from training.arguments import command_parser
+from training.commands import command_parser
 from training.learn.networks import Model, NetworkConfig
 from training.learn.run import choose_device, load_presets, Presets, RunConfig, with_difference
 from training.records import load_runs, Place, Run
 
+Group = TypeVar('Group')
 MOST_RUNS = 10_000
 """Of a study: a year on a machine of some tens of cores."""
 
@@ -69,15 +73,8 @@ def expand(study: Study) -> list[RunConfig]:
     known = [field.name for field in fields(Presets)]
     runs: dict[str, RunConfig] = {}
     blocks = [
-        (
-            block.presets,
-            block.models,
-            block.sizes,
-            block.tau_z,
-            block.differences or (None,),
-            block.seeds,
-        )
-        for block in study.products
+        (b.presets, b.models, b.sizes, b.tau_z, b.differences or (None,), b.seeds)
+        for b in study.products
     ]
     count = sum(math.prod(map(len, lists)) for lists in blocks)
     if count > MOST_RUNS:
@@ -110,14 +107,20 @@ def place_of(run: RunConfig) -> Place:
     return Place(run.tau_z, run.model, run.heads, run.window)
 
 
+def _key_of(run: RunConfig) -> tuple[Place, int, str | None]:
+    return place_of(run), run.seed, run.difference
+
+
+def _key_of_record(run: Run) -> tuple[Place, int, str | None]:
+    return run.place, run.record['seed'], run.record.get('difference')
+
+
 def require_of_study(study: Study, wanted: Sequence[RunConfig], run: Run) -> None:
     """Raise ConfigError unless a record is of a run of the study, with its budget and protocol."""
-    record, difference = run.record, run.record.get('difference')
-    key = (run.place, record['seed'], difference)
-    listed = ((other, (place_of(other), other.seed, other.difference)) for other in wanted)
-    asked = next((other for other, its_key in listed if its_key == key), None)
+    record, key = run.record, _key_of_record(run)
+    asked = next((other for other in wanted if _key_of(other) == key), None)
     if asked is None:
-        changed = f', difference {difference}' if difference else ''
+        changed = f', difference {key[-1]}' if key[-1] else ''
         raise ConfigError(
             f'{run.source}: expected a run that the study lists, found {run.place}, seed '
             f'{record["seed"]}{changed}; add it to the study, or move the file elsewhere'
@@ -144,21 +147,35 @@ def require_of_study(study: Study, wanted: Sequence[RunConfig], run: Run) -> Non
         )
 
 
-def read_study(
+def missing_seeds(
+    wanted: Sequence[RunConfig], runs: Sequence[Run], group_of: Callable[[RunConfig], Group]
+) -> dict[Group, list[int]]:
+    """Return the seeds that were not run, by the group of a run, in the order of the study."""
+    done = set(map(_key_of_record, runs))
+    found: dict[Group, list[int]] = {}
+    for run in wanted:
+        if _key_of(run) not in done:
+            found.setdefault(group_of(run), []).append(run.seed)
+    return found
+
+
+def page_command(
     name: str,
     description: str | None,
     arguments: Sequence[str] | None,
+    write: Callable[[Study, list[Run], Path], tuple[int, int]],
     *,
     study: str,
     results: str,
     page: str,
-) -> tuple[Study, list[Run], Path]:
-    """Return the study, the records and the page that the command line of a page names.
+) -> int:
+    """Run the command that writes the page of a study; return its exit code.
 
     Args:
         name: Of the command.
         description: Of the command.
         arguments: Of the command line.
+        write: Writes the page; returns how many runs are done, of how many.
         study: The file that is read by default.
         results: The folder of records by default.
         page: The file that is written by default.
@@ -169,5 +186,7 @@ def read_study(
     add('--results', type=Path, default=Path(results), help='folder (%(default)s)')
     add('--out', type=Path, default=Path(page), help='page (%(default)s)')
     args = parser.parse_args(arguments)
-    asked = load_file(Study, args.study, '')
-    return asked, load_runs(sorted(args.results.glob('*.json'))), args.out
+    runs = load_runs(sorted(args.results.glob('*.json')))
+    done, count = write(load_file(Study, args.study, ''), runs, args.out)
+    Console(stderr=True).print(f'{done} of {count} runs: {args.out}', highlight=False)
+    return 0

@@ -18,8 +18,10 @@ Of model.zip only `policy.pth` is read, with torch's loader for plain tensors.
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 import io
 import json
+from operator import attrgetter
 import os
 from pathlib import Path
 import random
@@ -34,9 +36,16 @@ import torch
 from metactl_ros.files import sync
 from metactl_ros.signals import Array, Policy
 from training.learn.networks import build_policy, NetworkConfig
-from training.learn.replay_buffer import WindowReplayBuffer
-from training.learn.run import make_env, make_model, read_run, read_settings, RunConfig, RunError
-from training.learn.shielded_sac import ShieldedSAC
+from training.learn.run import (
+    make_env,
+    make_model,
+    read_num_joints,
+    read_run,
+    read_settings,
+    RunConfig,
+    RunError,
+)
+from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 
 FORMAT = 1
 KEPT = (
@@ -130,18 +139,14 @@ def load_network(folder: Path) -> SACPolicy:
 
     Sizes that the configuration does not state are those of the weights.
     """
-    run, path = read_run(folder), folder / 'model.zip'
+    run, num_joints, path = read_run(folder), read_num_joints(folder), folder / 'model.zip'
     if not path.is_file():
         raise RunError(f'{path}: not there; finish the run with training.train --resume {folder}')
     with _refusing(path):
         weights = _read_weights(path)
-        config = NetworkConfig(
-            model=run.model,
-            heads=run.heads,
-            window=run.window,
-            num_features=len(weights['actor.features_extractor.token_map']),
-            tokens=run.hyper.tokens,
-        )
+        config = NetworkConfig(run.model, run.heads, run.window, num_joints, 0, run.hyper.tokens)
+        num_features = len(weights['actor.features_extractor.token_map'])
+        config = replace(config, num_extra=num_features - config.num_features)
         policy = build_policy(config, len(weights['actor.mu.bias']))
         policy.load_state_dict(weights)
     policy.set_training_mode(False)
@@ -211,13 +216,8 @@ def _restore_learner(model: ShieldedSAC, arrays: Arrays) -> None:
 
 
 def _optimisers(model: ShieldedSAC) -> dict[str, torch.optim.Optimizer]:
-    all_of_them: tuple[Any, ...] = (
-        model.actor.optimizer,
-        model.critic.optimizer,
-        model.ent_coef_optimizer,
-    )
-    pairs = zip(OPTIMISERS, all_of_them, strict=True)
-    return {name: optimiser for name, optimiser in pairs if optimiser is not None}
+    found = {name: attrgetter(name)(model) for name in OPTIMISERS}
+    return {name: optimiser for name, optimiser in found.items() if optimiser is not None}
 
 
 def _episode_arrays(model: ShieldedSAC) -> Arrays:

@@ -51,21 +51,14 @@ from torch.autograd.functional import jvp
 from torch.nn import functional
 from torch.nn.attention import sdpa_kernel, SDPBackend
 
-from metactl_ros.control.window import feature_names
 from metactl_ros.files import write_json
 from metactl_ros.signals import Array
 from training.learn.attention import AttentionBlock, CausalBlock, Heads
-from training.learn.networks import (
-    DeepAttention,
-    NUM_JOINTS,
-    ShallowAttention,
-    WindowExtractor,
-)
-from training.learn.replay_buffer import WindowReplayBuffer
+from training.learn.networks import DeepAttention, ShallowAttention, WindowExtractor
 from training.learn.run import RunError
+from training.learn.shielded_sac import WindowReplayBuffer
 
 FILE = 'judgements.json'
-PAYLOAD = feature_names(('',) * NUM_JOINTS).index('payload_estimate_kg')
 IDLE_BELOW = 0.1
 """Output share of an idle head, as a part of the equal share 1 / K."""
 SPAN, STRIDE = 2560, 10
@@ -238,8 +231,9 @@ def gradient_norms(block: AttentionBlock) -> Array:
 
 def payload_direction(extractor: WindowExtractor, observations: torch.Tensor) -> torch.Tensor:
     """Return the observations' change per kg of p_hat: 1 in its column of all rows, (B, W F)."""
-    row = observations.new_zeros(extractor.config.num_features)
-    row[PAYLOAD] = 1.0
+    names = extractor.config.features
+    row = observations.new_zeros(len(names))
+    row[names.index('payload_estimate_kg')] = 1.0
     return row.repeat(extractor.config.window).expand_as(observations)
 
 
@@ -331,22 +325,11 @@ class Judgements:
         write_json(self._folder / FILE, self._entries)
 
 
-def judgement_of(
-    *,
-    step: int,
-    delta_percent: float,
-    shield_moved_percent: float,
-    beta: float,
-    entropy_weight: float,
-    actor: ActorReport,
-) -> dict[str, Any]:
-    """Return one entry of the file."""
+def judgement_of(actor: ActorReport, step: int, **numbers: float) -> dict[str, Any]:
+    """Return one entry of the file; `numbers` are those of the run as a whole, by name."""
     return {
         'step': step,
-        'delta_percent': _number(delta_percent),
-        'shield_moved_percent': _number(shield_moved_percent),
-        'beta': _number(beta),
-        'entropy_weight': _number(entropy_weight),
+        **{name: _number(value) for name, value in numbers.items()},
         'payload_sensitivity': [_number(value) for value in actor.sensitivity],
         'layers': [_layer(report) for report in actor.layers],
     }

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import difflib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast, get_args, Literal, NamedTuple, TypeAlias
+from typing import Any, cast, get_args, Literal, TypeAlias
 
 from gymnasium import spaces
 import numpy as np
@@ -42,7 +42,7 @@ from torch.nn import functional
 from metactl_ros.control.window import feature_names, token_map, Tokens
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
-from training.arguments import command_parser
+from training.commands import command_parser
 from training.learn.attention import (
     CausalBlock,
     CollapsedBlock,
@@ -70,11 +70,8 @@ HEAD_WIDTH = 16
 FEATURES_DIM = 64
 HEAD_LAYERS = (64, 64)
 """Hidden layers of actor and critics behind the features."""
-NUM_JOINTS = 2
-"""Of the paper's arm, for which these networks are."""
-NUM_ACTIONS = 8
-"""m, of the design: two K_d, two Lambda, four eta."""
-MIN_FEATURES = len(feature_names(('',) * NUM_JOINTS))
+ACTIONS_PER_JOINT = 4
+"""Of the design: K_d, Lambda and two eta."""
 TRANSFORMER_HEADS = 4
 GRU_WIDTHS: dict[Model, int] = {'gru_small': 72, 'gru_large': 140}
 DEPTHS: dict[Model, int] = {
@@ -94,8 +91,10 @@ class NetworkConfig:
     """K. `transformer` has four; the GRUs have a width of their own and do not read it."""
     window: int
     """W, rows."""
-    num_features: int = MIN_FEATURES
-    """F; what exceeds the step observation are its extra features."""
+    num_joints: int = 2
+    """n, of the arm; the paper's has two."""
+    num_extra: int = 0
+    """Features behind the paper's 4 n + 3."""
     tokens: Tokens = 'raw'
 
     def __post_init__(self) -> None:
@@ -107,8 +106,8 @@ class NetworkConfig:
         if self.tokens not in get_args(Tokens):
             valid = ' or '.join(repr(name) for name in get_args(Tokens))
             raise ConfigError(f'NetworkConfig.tokens: expected {valid}, found {self.tokens!r}.')
-        for name, least in (('heads', 1), ('window', 1), ('num_features', MIN_FEATURES)):
-            value = getattr(self, name)
+        for name in ('heads', 'window', 'num_joints', 'num_extra'):
+            value, least = getattr(self, name), int(name != 'num_extra')
             if not isinstance(value, int) or value < least:
                 raise ConfigError(
                     f'NetworkConfig.{name}: expected a whole number of at least {least}, '
@@ -124,6 +123,16 @@ class NetworkConfig:
     def width(self) -> int:
         """Return d = K d_k."""
         return self.heads * HEAD_WIDTH
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Return the names of the F features of a row."""
+        return feature_names(('',) * self.num_joints, self.num_extra)
+
+    @property
+    def num_features(self) -> int:
+        """Return F."""
+        return len(self.features)
 
 
 class WindowExtractor(BaseFeaturesExtractor):
@@ -141,7 +150,8 @@ class WindowExtractor(BaseFeaturesExtractor):
             )
         super().__init__(observation_space, FEATURES_DIM)
         self.config = config
-        matrix = token_map(config.tokens, NUM_JOINTS, config.num_features - MIN_FEATURES)
+        self._shape = (config.window, config.num_features)
+        matrix = token_map(config.tokens, config.num_joints, config.num_extra)
         self.register_buffer('token_map', torch.tensor(matrix, dtype=torch.float32))
 
     def _end(self, width: int) -> None:
@@ -155,8 +165,7 @@ class WindowExtractor(BaseFeaturesExtractor):
 
     def to_tokens(self, observations: torch.Tensor) -> torch.Tensor:
         """Return the tokens that the model sees, shape (B, W, F)."""
-        shape = (self.config.window, self.config.num_features)
-        rows = observations.reshape(-1, *shape)  # (B, W, F)
+        rows = observations.reshape(-1, *self._shape)  # (B, W, F)
         return rows if self.config.tokens == 'raw' else rows @ self.token_map
 
     def summarise(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -276,8 +285,12 @@ def make_policy_kwargs(config: NetworkConfig) -> dict[str, Any]:
     }
 
 
-def build_policy(config: NetworkConfig, num_actions: int = NUM_ACTIONS) -> SACPolicy:
-    """Return a fresh SAC policy, as SB3's SAC would build it, without env or algorithm."""
+def build_policy(config: NetworkConfig, num_actions: int | None = None) -> SACPolicy:
+    """Return a fresh SAC policy, as SB3's SAC would build it, without env or algorithm.
+
+    Without a number of actions it has those of the design.
+    """
+    num_actions = num_actions or ACTIONS_PER_JOINT * config.num_joints
     return SACPolicy(
         spaces.Box(-np.inf, np.inf, (config.window * config.num_features,), np.float32),
         spaces.Box(-1.0, 1.0, (num_actions,), np.float32),
@@ -291,30 +304,27 @@ def count_parameters(policy: SACPolicy) -> int:
     return sum(p.numel() for p in policy.parameters())
 
 
-class Row(NamedTuple):
-    """A line of the table of counts."""
-
-    model: Model
-    heads: int
-    window: int
-    parameters: int
-    thousand_parameters_of_paper: int | None
-
-
-PAPER_THOUSANDS: dict[tuple[Model, int, int], int] = {
-    (cast(Model, place.architecture), place.heads or 0, place.window or 0): row.thousand_parameters
-    for place, row in MAIN.items()
-}
-"""By (model, K, W), as the paper's main table prints them."""
-
-
-def table_of_counts() -> list[Row]:
-    """Return the paper's rows, then every other model at K = 4, W = 20."""
-    in_paper = {model for model, _, _ in PAPER_THOUSANDS}
+def table_of_counts() -> list[dict[str, Any]]:
+    """Return the rows of the paper's main table, then every other model at K = 4, W = 20."""
+    printed: dict[tuple[Model, int, int], int] = {
+        (
+            cast(Model, place.architecture),
+            place.heads or 0,
+            place.window or 0,
+        ): row.thousand_parameters
+        for place, row in MAIN.items()
+    }
+    in_paper = {model for model, _, _ in printed}
     others = [(model, 4, 20) for model in EXTRACTORS if model not in in_paper]
     return [
-        Row(*key, count_parameters(build_policy(NetworkConfig(*key))), PAPER_THOUSANDS.get(key))
-        for key in (*PAPER_THOUSANDS, *others)
+        {
+            'model': model,
+            'heads': heads,
+            'window': window,
+            'parameters': count_parameters(build_policy(NetworkConfig(model, heads, window))),
+            'thousand_parameters_of_paper': printed.get((model, heads, window)),
+        }
+        for model, heads, window in (*printed, *others)
     ]
 
 
@@ -330,13 +340,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Table(title='parameters of the SAC policy')
     for heading in ('model', 'K', 'W', 'parameters', 'paper'):
         table.add_column(heading, justify='left' if heading == 'model' else 'right')
-    for row in rows:
-        thousands = row.thousand_parameters_of_paper
+    for model, heads, window, parameters, thousands in (row.values() for row in rows):
         paper = '' if thousands is None else f'{thousands}k'
-        table.add_row(row.model, str(row.heads), str(row.window), f'{row.parameters:,}', paper)
+        table.add_row(model, str(heads), str(window), f'{parameters:,}', paper)
     Console().print(table)
     if args.json:
-        write_json(args.json, [row._asdict() for row in rows])
+        write_json(args.json, rows)
     return 0
 
 

@@ -22,7 +22,7 @@ import torch
 
 from metactl_ros.baselines import observer_gains, on_observer
 from metactl_ros.config import build, require_not_negative, require_positive, shown
-from metactl_ros.control.window import feature_names, Tokens
+from metactl_ros.control.window import Tokens
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.files import write_json
 from metactl_ros.settings import (
@@ -37,8 +37,7 @@ from metactl_ros.signals import Array
 from metactl_ros.strict_yaml import read_yaml
 from training.learn.env import ArmEnv, EnvSettings
 from training.learn.networks import make_policy_kwargs, Model, NetworkConfig
-from training.learn.replay_buffer import WindowReplayBuffer
-from training.learn.shielded_sac import ShieldedSAC
+from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 
 DIFFERENCES = 'differences.yaml'
 T = TypeVar('T')
@@ -74,22 +73,13 @@ class Preset:
     """Of SAC's target; -1 is its usual one, less explores less."""
 
     def __post_init__(self) -> None:
-        require_positive(
-            'Preset',
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            buffer_size=self.buffer_size,
-            tau=self.tau,
-            reward_scale=self.reward_scale,
+        above_0 = ('learning_rate', 'batch_size', 'buffer_size', 'tau', 'reward_scale')
+        from_0_on = (
+            *('gamma', 'learning_starts', 'lagrangian_rate', 'distance_target'),
+            'warm_start_share',
         )
-        require_not_negative(
-            'Preset',
-            gamma=self.gamma,
-            learning_starts=self.learning_starts,
-            lagrangian_rate=self.lagrangian_rate,
-            distance_target=self.distance_target,
-            warm_start_share=self.warm_start_share,
-        )
+        require_positive('Preset', **{name: getattr(self, name) for name in above_0})
+        require_not_negative('Preset', **{name: getattr(self, name) for name in from_0_on})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,11 +112,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_positive(
-            'RunConfig',
-            heads=self.heads,
-            window=self.window,
-            tau_z=self.tau_z,
-            steps=self.steps,
+            'RunConfig', heads=self.heads, window=self.window, tau_z=self.tau_z, steps=self.steps
         )
 
     @property
@@ -184,9 +170,8 @@ def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -
         model=run.model,
         heads=run.heads,
         window=run.window,
-        num_features=len(
-            feature_names(settings.arm.joint_names, settings.controller.context.num_extra)
-        ),
+        num_joints=settings.controller.num_joints,
+        num_extra=settings.controller.context.num_extra,
         tokens=hyper.tokens,
     )
     model = ShieldedSAC(
@@ -270,10 +255,24 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def read_settings(folder: Path) -> Settings:
     """Return the settings of a run directory: those of its training, not of today."""
-    path, content = folder / 'config.json', _read_config(folder)
-    if not isinstance(content.get('settings'), dict):
-        raise RunError(f"{path}: lacks 'settings'; train it again.")
-    return build(Settings, content['settings'], str(path))
+    return build(Settings, _stated_settings(folder), str(folder / 'config.json'))
+
+
+def read_num_joints(folder: Path) -> int:
+    """Return for how many joints a run was trained; also of versions with other settings."""
+    try:
+        return len(_stated_settings(folder)['arm']['joint_names'])
+    except (KeyError, TypeError) as error:
+        path = folder / 'config.json'
+        what = f'{path}: expected settings.arm.joint_names ({error}); train it again.'
+        raise RunError(what) from None
+
+
+def _stated_settings(folder: Path) -> dict[str, Any]:
+    settings = _read_config(folder).get('settings')
+    if not isinstance(settings, dict):
+        raise RunError(f"{folder / 'config.json'}: lacks 'settings'; train it again.")
+    return settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
