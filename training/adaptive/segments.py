@@ -1,0 +1,174 @@
+# SPDX-FileCopyrightText: 2026 The metactl_ros authors
+# SPDX-License-Identifier: Apache-2.0
+"""One tick of a batch of worlds under the law, from what is measured to what is counted."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn, Tensor
+from torch.nn import functional
+
+from training.adaptive import bank as banks
+from training.adaptive import bodies, worlds
+from training.adaptive.bank import Bank, BankConstants, NUM_DELAYS, Schedule, Setting
+from training.adaptive.network import (
+    Constant,
+    KD_PER_S,
+    KP_PER_S2,
+    NUM_TOKEN,
+    schedule,
+    Scheduler,
+    Shape,
+    static,
+    tokens,
+)
+from training.adaptive.worlds import DT_S, Motion, World
+
+GENTLE_KD, GENTLE_LAMBDA, GENTLE_KP = 15.0, 3.0, 30.0
+"""Gains with which no delay of these worlds loses an arm: training begins with them."""
+
+
+class Adaptive(nn.Module):
+    """Constants of the bank and the scheduler: all that is learned."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.constants = BankConstants()
+        self.scheduler = Constant(shape) if shape.kind == 'none' else Scheduler(shape)
+
+
+class Run(NamedTuple):
+    """A batch under way."""
+
+    bank: Bank
+    window: Tensor
+    """(B, n, W, F)."""
+    motion: Motion
+    last: Tensor
+    """Effort sent before, (B, n), N m."""
+    time_s: Tensor
+    trust: Tensor
+    """How far the gains of the schedule act, from 0 (gentle ones) to 1."""
+
+
+class Counted(NamedTuple):
+    """What the loss takes from a tick, each (B,)."""
+
+    square_error: Tensor
+    """Of the arm one tick later, rad^2."""
+    variation: Tensor
+    """Change of effort, mean share of the limits per second."""
+    supervised: Tensor
+    """How wrong delay and state were estimated."""
+    stiffness: Tensor
+    """Of the gains, from about 0 to 2."""
+    is_right: Tensor
+    """Whether the likeliest delay was the true one."""
+
+
+def setting_of(world: World) -> Setting:
+    """Return what the bank knows of its arms."""
+    return Setting(world.model, world.effort, world.payload_unit_kg)
+
+
+def begin(law: Adaptive, world: World, motion: Motion, trust: float = 1.0) -> Run:
+    """Return a batch before its first tick."""
+    y_q, y_v = worlds.observed(world, motion)
+    bank = banks.begin_bank(law.constants, setting_of(world), y_q, y_v, world.payload_hat_kg)
+    B, n = y_q.shape
+    window = y_q.new_zeros(B, n, law.scheduler.shape.window, NUM_TOKEN)
+    return Run(bank, window, motion, bank.sent[:, 0], torch.zeros(()), torch.tensor(trust))
+
+
+def tick(law: Adaptive, world: World, run: Run, noise: Tensor) -> tuple[Run, Counted]:
+    """Return the batch one control period later; `noise` is standard normal, (B, n)."""
+    at, bank = setting_of(world), run.bank
+    y = worlds.observed(world, run.motion)
+    ref = worlds.reference(world, run.time_s)
+    with torch.no_grad():
+        known = bodies.loaded(at.model, (bank.pi * bank.payload).sum(1) * at.payload_unit_kg)
+        M = bodies.inertia(known, y[0], at.model.rotor)
+        felt = bodies.effective_inertia(M)
+    found = banks.innovate(at, bank, felt, *y)
+    with torch.no_grad():
+        row = tokens(at, bank, found, M, y, ref)
+        window = torch.cat((run.window[:, :, 1:], row[:, :, None]), 2)
+        fixed = static(at, felt, bank.age)
+    asked = schedule(law.scheduler(window, fixed))
+    by = _gentle(asked, run.trust)
+    bank = banks.correct(law.constants, at, bank, found, by, M)
+    now = banks.to_now(at, bank, by, felt, ref)
+    effort = banks.limit(banks.law(at, now, by, ref), run.last, world.effort, world.rate)
+    change = (effort - run.last).abs() / world.effort / DT_S
+    time_s = run.time_s + DT_S
+    motion = worlds.advance(world, run.motion, effort, run.time_s, noise)
+    error = worlds.reference(world, time_s)[0] - motion.q
+    stiffness = (asked.K_p / KP_PER_S2[1] + asked.K_d / KD_PER_S[1]).mean(-1)
+    counted = Counted(
+        square_error=(error**2).sum(-1),
+        variation=torch.where(bank.age > 0.0, change.mean(-1), 0.0),
+        supervised=_supervised(world, run.motion, now, by.logits, bank.age),
+        stiffness=stiffness,
+        is_right=(by.logits.argmax(-1) == world.delay).to(error.dtype),
+    )
+    bank = bank._replace(
+        sent=torch.cat((effort[:, None], bank.sent[:, :-1]), 1),
+        y_q=y[0].detach(),
+        y_v=y[1].detach(),
+        v_now=now.v.detach(),
+        d_now=now.d.detach(),
+        pi=now.pi.detach(),
+        age=bank.age + 1.0,
+    )
+    return Run(bank, window, motion, effort, time_s, run.trust), counted
+
+
+def _gentle(by: Schedule, trust: Tensor) -> Schedule:
+    return by._replace(
+        K_d=GENTLE_KD + trust * (by.K_d - GENTLE_KD),
+        Lambda=GENTLE_LAMBDA + trust * (by.Lambda - GENTLE_LAMBDA),
+        K_p=GENTLE_KP + trust * (by.K_p - GENTLE_KP),
+    )
+
+
+def _supervised(
+    world: World, truth: Motion, now: banks.Estimate, logits: Tensor, age: Tensor
+) -> Tensor:
+    """Return how far delay and state are from the truth, (B,).
+
+    A delay that is longer than all hypotheses counts a fifth: the longest is the best answer.
+    """
+    nearest = world.delay.clamp(max=NUM_DELAYS - 1)
+    guess = functional.cross_entropy(logits, nearest, reduction='none')
+    guess = torch.where(world.delay < NUM_DELAYS, guess, 0.2 * guess)
+    off_q = torch.log1p((now.q - truth.q.detach()).abs() / 1e-3).sum(-1)
+    off_v = torch.log1p((now.v - truth.v.detach()).abs() / 0.02).sum(-1)
+    return torch.where(age > NUM_DELAYS + 1, 0.2 * guess, 0.0) + 0.1 * (off_q + off_v)
+
+
+def detached(run: Any) -> Any:
+    """Return nested tuples of tensors without their history."""
+    if isinstance(run, Tensor):
+        return run.detach()
+    return type(run)(*(detached(part) for part in run))
+
+
+def begun_anew(law: Adaptive, world: World, run: Run, is_lost: Tensor) -> Run:
+    """Return the batch with lost arms put back to where they should be, their banks empty."""
+    q, v, _ = worlds.reference(world, run.time_s)
+    zero = torch.zeros_like(q)
+    last, reading = worlds.measure(world, q, v, q - DT_S * v, zero)
+    readings = reading[:, None].expand_as(run.motion.readings)
+    fresh = detached(begin(law, world, Motion(q, v, zero, last, readings)))
+    chosen: Run = _chosen(is_lost, fresh, run)
+    return chosen._replace(trust=run.trust)
+
+
+def _chosen(is_lost: Tensor, fresh: Any, old: Any) -> Any:
+    if not isinstance(fresh, Tensor):
+        pairs = zip(fresh, old, strict=True)
+        return type(fresh)(*(_chosen(is_lost, one, other) for one, other in pairs))
+    if fresh.dim() == 0:
+        return old
+    flags = is_lost.view(-1, *(1,) * (fresh.dim() - 1))
+    return torch.where(flags, fresh, torch.nan_to_num(old))
