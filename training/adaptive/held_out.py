@@ -14,6 +14,8 @@ from training.adaptive.segments import Adaptive
 SEED = 20_261
 NUM_ARMS, NUM_TICKS = 512, 400
 SETTLED_TICK = 150
+BEGIN_TICKS = 20
+"""Not judged for being lost: they hold the initial error, which is no fault of the law."""
 
 
 class Judgement(NamedTuple):
@@ -55,11 +57,10 @@ def judge(law: Adaptive, num_arms: int = NUM_ARMS, num_ticks: int = NUM_TICKS) -
         changes.append(counted.variation)
     error = torch.nan_to_num(torch.stack(squares), nan=torch.inf)
     is_judged = world.delay < NUM_DELAYS
-    # The first ticks hold the initial error, which is no fault of the law.
-    is_lost = (error[20:].max(0).values >= LOST_RAD**2) & is_judged
+    is_lost = (error[BEGIN_TICKS:].max(0).values >= LOST_RAD**2) & is_judged
     kept = is_judged & ~is_lost
     rmse_mrad = 1e3 * error.mean(0).sqrt()[kept]
-    settled_mrad = 1e3 * error[SETTLED_TICK:].mean(0).sqrt()[kept]
+    settled_mrad = 1e3 * error[min(SETTLED_TICK, num_ticks // 2) :].mean(0).sqrt()[kept]
     return Judgement(
         num_lost=int(is_lost.sum()),
         num_arms=int(is_judged.sum()),

@@ -9,7 +9,7 @@ update. What makes it converge:
   instability would otherwise drown all others.
 - A lost arm stays in the loss by what its bank got wrong and by the stiffness of its gains, not by
   its error, whose gradient is noise; then it begins anew.
-- At first gentle gains act, which lose no arm whatever its delay, until delays are told apart.
+- At first gentle gains act, which lose few arms, until delays are told apart.
 - An update whose gradient is ten times the usual size is left out.
 """
 

@@ -152,7 +152,8 @@ class ConvPool(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return (N, hidden) of rows (N, W, F)."""
-        one = functional.silu(self.first(rows.transpose(1, 2)))
+        newest_first = rows.flip(1).transpose(1, 2)  # what does not fill a stride is the oldest
+        one = functional.silu(self.first(newest_first))
         return functional.silu(self.second(one)).mean(-1)
 
 

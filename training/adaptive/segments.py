@@ -25,7 +25,7 @@ from training.adaptive.network import (
 from training.adaptive.worlds import DT_S, Motion, World
 
 GENTLE_KD, GENTLE_LAMBDA, GENTLE_KP = 15.0, 3.0, 30.0
-"""Gains with which no delay of these worlds loses an arm: training begins with them."""
+"""Gains with which few arms are lost, whatever their delay: training begins with them."""
 
 
 class Adaptive(nn.Module):
