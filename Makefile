@@ -16,7 +16,7 @@ help: ## list the verbs
 demo: $(VENV)/.sim-ros ## fixed against learned gains over real ROS 2, with a picture
 	$(VENV)/bin/metactl demo
 
-test: $(VENV)/.sim-ros-train-dev ## every test
+test: $(VENV)/.sim-ros-train-dev ## the whole suite
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m 'not golden'
 
 golden: $(VENV)/.sim-ros-train-dev ## hold a rebuild to the efforts, bags and JSON from before it

@@ -3,6 +3,7 @@
 """Fixtures that every test may use; settings are the shipped ones."""
 
 from dataclasses import replace
+import signal
 
 from hypothesis import settings as hypothesis_settings
 import pytest
@@ -13,6 +14,11 @@ from metactl_ros.settings import load_settings, Settings
 # Derandomised: a failure on one machine is a failure on every machine.
 hypothesis_settings.register_profile('suite', deadline=None, derandomize=True)
 hypothesis_settings.load_profile('suite')
+
+# A shell starts what runs in its background with SIGINT ignored, and children inherit that: tests
+# of Ctrl-C would then wait for nothing.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope='session')

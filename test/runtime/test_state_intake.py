@@ -107,4 +107,4 @@ def test_efforts_that_cannot_be_right_are_not_passed_on_and_told_once():
     assert robot.says(2, [3e4, 4.0]) is None
     np.testing.assert_array_equal(robot.says(3, [3.0, 4.0]), [3.0, 4.0])
     assert len(robot.complaints) == 1
-    assert 'measured effort not believed' in robot.complaints[0]
+    assert 'measured effort rejected' in robot.complaints[0]
