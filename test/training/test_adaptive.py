@@ -81,6 +81,7 @@ def bank_settings(constants):
         noise=1.0,
         payload_drift=1e-6,
         beta=0.1,
+        delay_logits=network.FIRST_LOGITS,
         sharpness=1.0,
     )
 

@@ -45,6 +45,8 @@ BOUNDS = np.array([4.0, 6.0, 4.0, 3.0, 12.0, 12.0, 0.9 / FRICTION_SHARE])
 """Of theta: more is no friction, and an offset never asks for more than a joint can give."""
 PULL_Q_RAD, PULL_V_RADPS, MOST_ZETA_RAD, MOST_A_RADPS2 = 0.1, 1.5, 3.0, 300.0
 """How far a hypothesis may stray from what is measured before it is brought back."""
+MISFIT_SHARE = 0.04
+"""Of the newest innovation in the mean by which hypotheses are compared: about half a second."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +75,8 @@ class BankSettings:
     beta: float
     """Share of the estimated, instead of the desired, velocity in the friction that is fed
     forward."""
+    delay_logits: tuple[float, ...]
+    """How likely each delay is before anything is measured, as logits."""
     sharpness: float
     """How decidedly the better hypothesis is preferred."""
 
@@ -81,6 +85,7 @@ class BankSettings:
         require_length('BankSettings', NUM_FEATURES, prior_std=self.prior_std)
         require_length('BankSettings', NUM_FEATURES - 1, drift=self.drift)
         require_length('BankSettings', 6, correction=self.correction)
+        require_length('BankSettings', self.num_delays, delay_logits=self.delay_logits)
         require_positive(
             'BankSettings', payload_max_kg=self.payload_max_kg, prior_std=self.prior_std
         )
@@ -181,6 +186,7 @@ class ObserverBank:
         self._P_payload = np.full(lead, self.settings.payload_std**2)
         self._sent = _repeat(effort_nm, K)
         self._age = 0
+        self._misfit = np.zeros((*lead, K))
         self.pi = np.full((*lead, K), 1.0 / K)
 
     def record_effort(self, effort_nm: Array) -> None:
@@ -207,7 +213,24 @@ class ObserverBank:
         v = _within(v, y_v - PULL_V_RADPS, y_v + PULL_V_RADPS)
         zeta = _within(zeta, -MOST_ZETA_RAD, MOST_ZETA_RAD)
         a = _within(a, -MOST_A_RADPS2, MOST_A_RADPS2)
-        return Innovation(y_q - q, y_v - v, q, v, zeta, a)
+        found = Innovation(y_q - q, y_v - v, q, v, zeta, a)
+        size = np.abs(found.nu_v) / 0.02 + np.abs(found.nu_q) / 3e-4
+        misfit = np.log1p(10.0 * np.mean(size, axis=-1))
+        self._misfit = self._misfit + MISFIT_SHARE * (misfit - self._misfit)
+        return found
+
+    def constant_schedule(self) -> Schedule:
+        """Return the schedule of the settings; the delay by how well each hypothesis fitted."""
+        settings, lead = self.settings, self._misfit.shape[:-1]
+        joints = (*lead, len(self.unit_nm))
+        return Schedule(
+            logits=np.array(settings.delay_logits) - settings.sharpness * self._misfit,
+            correction=np.broadcast_to(np.array(settings.correction), (*joints, 6)),
+            drift=np.full(joints, settings.offset_drift),
+            noise=np.full(joints, settings.noise),
+            beta=np.full(joints, settings.beta),
+            payload_drift=np.full(lead, settings.payload_drift),
+        )
 
     def _predict(
         self, q: Array, v: Array, theta: Array, zeta: Array, payload: Array, effort_nm: Array
