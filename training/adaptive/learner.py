@@ -7,8 +7,8 @@ update. What makes it converge:
 
 - Gradients of states are clipped per arm, at three times the median of the batch: an arm near
   instability would otherwise drown all others.
-- A lost arm stays in the loss by what its bank got wrong and by the stiffness of its gains, not by
-  its error, whose gradient is noise; then it begins anew.
+- A lost arm stays in the loss by the delay that it took for true and by how stiff its gains are,
+  not by its motion, through which gradients are noise; then it begins anew.
 - At first gentle gains act, which lose few arms, until delays are told apart.
 - An update whose gradient is ten times the usual size is left out.
 """
@@ -45,7 +45,7 @@ class AdaptConfig:
     arms: int = 384
     """In a batch."""
     segment_ticks: int = 40
-    learning_rate: float = 2e-3
+    learning_rate: float = 1.5e-3
     variation_weight: float = 0.2
     first_weight: float = 2.0
     """Of the first segment of an episode, in which the initial error decays."""
@@ -152,11 +152,13 @@ class Learner:
         loss.backward()  # type: ignore[no-untyped-call]
         size = float(torch.nn.utils.clip_grad_norm_(self.law.parameters(), 1.0))
         size = size if size < 1e9 else 1e9  # also what is not finite
-        self._sizes = [*self._sizes, size][-USUAL:]
-        if size < 10.0 * statistics.median(self._sizes):
+        usual = statistics.median(self._sizes) if self._sizes else size
+        if size <= 10.0 * usual:
             self._optimiser.step()
         else:
             self.num_skipped += 1
+        # What is far beyond the usual must not become it.
+        self._sizes = [*self._sizes, min(size, 3.0 * usual)][-USUAL:]
         self.num_updates += 1
 
 
@@ -188,11 +190,17 @@ def segment_loss(
         is_finite = torch.isfinite(counted.square_error).all(0)
         is_finite &= torch.isfinite(counted.variation).all(0)
         is_lost = ~is_finite | (counted.square_error.max(0).values >= LOST_RAD**2)
-    rmse_mrad = 1e3 * torch.sqrt(counted.square_error.mean(0) + 1e-8)
+    # Not only the loss of a lost arm, but what it is computed from: 0 times NaN is NaN.
+    square_error, variation, state_loss = (
+        torch.where(is_lost, 0.0, part)
+        for part in (counted.square_error, counted.variation, counted.state_loss)
+    )
+    rmse_mrad = 1e3 * torch.sqrt(square_error.mean(0) + 1e-8)
     weight = config.first_weight if is_first else 1.0
     tracking = 3.0 * weight * torch.log(rmse_mrad + 0.7) + 0.05 * torch.relu(rmse_mrad - 15.0)
-    good = tracking + config.variation_weight * counted.variation.mean(0)
-    good = good + counted.supervised.mean(0)
-    calm = counted.supervised.clamp(max=8.0).mean(0) + 2.0 * counted.stiffness.mean(0)
+    delay = 0.2 * counted.delay_loss.mean(0)
+    good = tracking + config.variation_weight * variation.mean(0)
+    good = good + delay + 0.1 * state_loss.mean(0)
+    calm = delay + 2.0 * counted.stiffness.mean(0)
     calm = torch.where(torch.isfinite(calm), calm, 0.0)
     return torch.where(is_lost, calm, good).mean(), is_lost

@@ -58,8 +58,10 @@ class Counted(NamedTuple):
     """Of the arm one tick later, rad^2."""
     variation: Tensor
     """Change of effort, mean share of the limits per second."""
-    supervised: Tensor
-    """How wrong delay and state were estimated."""
+    delay_loss: Tensor
+    """How wrong the delay was estimated."""
+    state_loss: Tensor
+    """How wrong the state was estimated."""
     stiffness: Tensor
     """Of the gains, from about 0 to 2."""
     is_right: Tensor
@@ -107,7 +109,8 @@ def tick(law: Adaptive, world: World, run: Run, noise: Tensor) -> tuple[Run, Cou
     counted = Counted(
         square_error=(error**2).sum(-1),
         variation=torch.where(bank.age > 0.0, change.mean(-1), 0.0),
-        supervised=_supervised(world, run.motion, now, by.logits, bank.age),
+        delay_loss=torch.where(bank.age > NUM_DELAYS + 1, _delay_loss(world, by.logits), 0.0),
+        state_loss=_state_loss(run.motion, now),
         stiffness=stiffness,
         is_right=(by.logits.argmax(-1) == world.delay).to(error.dtype),
     )
@@ -131,19 +134,21 @@ def _gentle(by: Schedule, trust: Tensor) -> Schedule:
     )
 
 
-def _supervised(
-    world: World, truth: Motion, now: banks.Estimate, logits: Tensor, age: Tensor
-) -> Tensor:
-    """Return how far delay and state are from the truth, (B,).
+def _delay_loss(world: World, logits: Tensor) -> Tensor:
+    """Return the cross-entropy of the delay, (B,).
 
     A delay that is longer than all hypotheses counts a fifth: the longest is the best answer.
     """
     nearest = world.delay.clamp(max=NUM_DELAYS - 1)
-    guess = functional.cross_entropy(logits, nearest, reduction='none')
-    guess = torch.where(world.delay < NUM_DELAYS, guess, 0.2 * guess)
+    loss = functional.cross_entropy(logits, nearest, reduction='none')
+    return torch.where(world.delay < NUM_DELAYS, loss, 0.2 * loss)
+
+
+def _state_loss(truth: Motion, now: banks.Estimate) -> Tensor:
+    """Return how far the estimated state is from the true one, (B,)."""
     off_q = torch.log1p((now.q - truth.q.detach()).abs() / 1e-3).sum(-1)
     off_v = torch.log1p((now.v - truth.v.detach()).abs() / 0.02).sum(-1)
-    return torch.where(age > NUM_DELAYS + 1, 0.2 * guess, 0.0) + 0.1 * (off_q + off_v)
+    return off_q + off_v
 
 
 def detached(run: Any) -> Any:
