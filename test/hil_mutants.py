@@ -72,15 +72,15 @@ joint_samples.find_joints = lambda names, wanted: list(range(len(wanted)))
 """
 NUMBERS_UNCHECKED = """
 import numpy as np
-from metactl_ros.control import law, perception
+from metactl_ros.control import inputs, law
 from metactl_ros.runtime import joint_samples
 joint_samples._pick = lambda values, field, names, places: np.array([values[p] for p in places])
-def perceive(self, state, goal):
+def unchecked(self, state, goal):
     q, qd, fine = state.q_rad, state.qd_radps, np.ones(state.q_rad.shape[:-1], dtype=bool)
     at = law.TrackingState(q, qd, goal.q_rad, goal.qd_radps, goal.qdd_radps2)
     error = law.tracking_error(self._law, at)
-    return perception.View(at, fine, fine, fine, self._body.at(q, qd), error)
-perception.Sight._view = perceive
+    return inputs.View(at, fine, fine, fine, self._body.at(q, qd), error)
+inputs.InputFilter._view = unchecked
 """
 NO_WARM_UP = """
 from dataclasses import replace

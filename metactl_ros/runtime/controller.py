@@ -99,7 +99,7 @@ class Tick(NamedTuple):
 
     @property
     def joint(self) -> int:
-        """Which joint the cause is about; -1 if none in particular."""
+        """Which joint the cause is about; `NO_JOINT` if none in particular."""
         return int(self.step.joints)
 
 
@@ -330,7 +330,7 @@ class LiveController(Controller):
                 BLIND and FAULT only the last counts: what came before led nowhere.
             now_ns: Now, on the timeline of the states.
             is_fresh: Whether the newest state is recent enough.
-            error: What failed that only a reset forgives.
+            error: A latched error, which only a fault reset clears.
             steady_ns: Now, on the steady clock; None in simulated time.
         """
         assert self._state is not None

@@ -80,7 +80,7 @@ class StateLatency:
 
 
 REPORTED = {'clock drifts': Cause.CLOCK_MISMATCH, 'leaps': Cause.POSITION_LEAP}
-"""What of a gate's counts only a reset forgives."""
+"""Counts of a gate that are latched errors, which only a fault reset clears."""
 NO_CONTRADICTION = ('old stamps', LATE, DISTRUSTED)
 """States that only come late, or twice, are refused and may yet be of the same arm."""
 
