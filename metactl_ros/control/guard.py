@@ -50,8 +50,8 @@ from metactl_ros.signals import (
     Flags,
     GAP_PERIODS,
     is_all,
-    nanoseconds,
     seconds,
+    to_nanoseconds,
 )
 
 SLOWEST_RADPS = 1e-6
@@ -189,9 +189,9 @@ class Evidence:
         self._alarm = _rows_of_sums(
             settings.mismatch_rad, settings.unexplained_full_effort_s * effort_nm
         )
-        self._persistence_ns = nanoseconds(settings.persistence_s)
-        self._frozen_ns = nanoseconds(settings.frozen_s)
-        self._no_motion_ns = nanoseconds(settings.no_motion_s)
+        self._persistence_ns = to_nanoseconds(settings.persistence_s)
+        self._frozen_ns = to_nanoseconds(settings.frozen_s)
+        self._no_motion_ns = to_nanoseconds(settings.no_motion_s)
         self._dt_s = math.nan
 
     def set_bounds(self, dt_s: float) -> None:
