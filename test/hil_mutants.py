@@ -127,9 +127,9 @@ Guard.see = lambda self, *given, **named: None
 StateGate._out_of_step = StateGate._note_lost = lambda *_: None
 """
 HEARS_EVERYBODY = """
-from metactl_ros.runtime.sources import Contradictions, Lines, SourceWatch
-Contradictions.are_there = Lines.are_several = lambda *_: False
-Lines.receive = lambda *_: True
+from metactl_ros.runtime.sources import Contradictions, SourceWatch, Streams
+Contradictions.are_there = Streams.are_several = lambda *_: False
+Streams.receive = lambda *_: True
 SourceWatch.look = lambda *_: None
 """
 JOINS_IN = """
@@ -159,22 +159,22 @@ reference_source.path_within = lambda knots, present, since_s, limits, names: ho
 """
 ANSWERS_BESIDE_CONTROL = """
 from rcl_interfaces.srv import DescribeParameters, GetParameters
-from metactl_ros.ros.controller_node import ControlNode
-honest = ControlNode.__init__
+from metactl_ros.ros.controller_node import LoopNode
+honest = LoopNode.__init__
 def begin(self, front):
     honest(self, front)
     for kind, name in ((GetParameters, 'get'), (DescribeParameters, 'describe')):
         self.create_service(kind, f'controller/{name}_parameters', lambda _, answer: answer)
-ControlNode.__init__ = begin
+LoopNode.__init__ = begin
 """
 LISTENS_BESIDE_CONTROL = """
 from trajectory_msgs.msg import JointTrajectory
-from metactl_ros.ros.controller_node import ControlNode
-honest = ControlNode.__init__
+from metactl_ros.ros.controller_node import LoopNode
+honest = LoopNode.__init__
 def begin(self, front):
     honest(self, front)
     self.create_subscription(JointTrajectory, 'controller/joint_trajectory', lambda _: None, 1)
-ControlNode.__init__ = begin
+LoopNode.__init__ = begin
 """
 FORGIVES_LEAPS = """
 from metactl_ros.runtime import state_intake

@@ -125,8 +125,8 @@ class StateIntake:
     def receive(self, message: Any, info: dict[str, int]) -> None:
         """Take a JointState and what the middleware knows of it."""
         received_ns = time.monotonic_ns()
-        lines = self._sources.lines
-        may_be_used = lines.receive(info['publication_sequence_number'], received_ns)
+        streams = self._sources.streams
+        may_be_used = streams.receive(info['publication_sequence_number'], received_ns)
         if may_be_used:
             self._judge(message, received_ns)
         else:
