@@ -27,6 +27,7 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.sim.faults import TAU_Z_RANGE_S
 
 T = TypeVar('T')
+LARGEST_PAYLOAD_KG = 100.0
 UNITS = {'S': ' of seconds', 'KG': ' of kg'}
 """What a metavar says in a message."""
 
@@ -253,7 +254,7 @@ class ControllerOptions:
         default_help='0.75 for a simulated robot, for a real one its parameter payload_kg',
         name='payload',
         metavar='KG',
-        bounds=(0.0, 100.0),
+        bounds=(0.0, LARGEST_PAYLOAD_KG),
         is_fixed=False,
         example='0.75',
     )

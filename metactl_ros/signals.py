@@ -20,11 +20,20 @@ Policy: TypeAlias = Callable[[Array], Array]
 """From a window, shape (..., W, F), to an action, shape (..., m)."""
 
 NANOSECONDS_PER_SECOND = 1_000_000_000
+GAP_PERIODS = 5
+"""A state that comes more periods than this after the one before begins a new series."""
+ROUNDING_NM = 1e-9
+"""By which rounding may miss a limit of effort, or of its change in a period, N m."""
 
 
 def seconds(stamp_ns: int) -> float:
     """Return a time stamp in seconds."""
     return stamp_ns / NANOSECONDS_PER_SECOND
+
+
+def to_nanoseconds(time_s: float) -> int:
+    """Return a time in whole nanoseconds."""
+    return round(time_s * NANOSECONDS_PER_SECOND)
 
 
 def period_ns_of(rate_hz: float) -> int:

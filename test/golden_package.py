@@ -265,7 +265,7 @@ def answers(name, seen, is_mute, healths):
 
 
 def error_health():
-    """Return the words of a `Health` that only a reset forgives."""
+    """Return the fields of a `Health` with an error that only a fault reset clears."""
     return {'error': Cause.INTERNAL_ERROR}
 
 

@@ -72,15 +72,15 @@ joint_samples.find_joints = lambda names, wanted: list(range(len(wanted)))
 """
 NUMBERS_UNCHECKED = """
 import numpy as np
-from metactl_ros.control import law, perception
+from metactl_ros.control import inputs, law
 from metactl_ros.runtime import joint_samples
 joint_samples._pick = lambda values, field, names, places: np.array([values[p] for p in places])
-def perceive(self, state, goal):
+def unchecked(self, state, goal):
     q, qd, fine = state.q_rad, state.qd_radps, np.ones(state.q_rad.shape[:-1], dtype=bool)
     at = law.TrackingState(q, qd, goal.q_rad, goal.qd_radps, goal.qdd_radps2)
     error = law.tracking_error(self._law, at)
-    return perception.View(at, fine, fine, fine, self._body.at(q, qd), error)
-perception.Sight._view = perceive
+    return inputs.View(at, fine, fine, fine, self._body.at(q, qd), error)
+inputs.InputFilter._view = unchecked
 """
 NO_WARM_UP = """
 from dataclasses import replace
@@ -127,9 +127,9 @@ Guard.see = lambda self, *given, **named: None
 StateGate._out_of_step = StateGate._note_lost = lambda *_: None
 """
 HEARS_EVERYBODY = """
-from metactl_ros.runtime.sources import Contradictions, Lines, SourceWatch
-Contradictions.are_there = Lines.are_several = lambda *_: False
-Lines.receive = lambda *_: True
+from metactl_ros.runtime.sources import Contradictions, SourceWatch, Streams
+Contradictions.are_there = Streams.are_several = lambda *_: False
+Streams.receive = lambda *_: True
 SourceWatch.look = lambda *_: None
 """
 JOINS_IN = """
@@ -159,22 +159,22 @@ reference_source.path_within = lambda knots, present, since_s, limits, names: ho
 """
 ANSWERS_BESIDE_CONTROL = """
 from rcl_interfaces.srv import DescribeParameters, GetParameters
-from metactl_ros.ros.controller_node import ControlNode
-honest = ControlNode.__init__
+from metactl_ros.ros.controller_node import LoopNode
+honest = LoopNode.__init__
 def begin(self, front):
     honest(self, front)
     for kind, name in ((GetParameters, 'get'), (DescribeParameters, 'describe')):
         self.create_service(kind, f'controller/{name}_parameters', lambda _, answer: answer)
-ControlNode.__init__ = begin
+LoopNode.__init__ = begin
 """
 LISTENS_BESIDE_CONTROL = """
 from trajectory_msgs.msg import JointTrajectory
-from metactl_ros.ros.controller_node import ControlNode
-honest = ControlNode.__init__
+from metactl_ros.ros.controller_node import LoopNode
+honest = LoopNode.__init__
 def begin(self, front):
     honest(self, front)
     self.create_subscription(JointTrajectory, 'controller/joint_trajectory', lambda _: None, 1)
-ControlNode.__init__ = begin
+LoopNode.__init__ = begin
 """
 FORGIVES_LEAPS = """
 from metactl_ros.runtime import state_intake

@@ -21,13 +21,9 @@ from numpy.typing import NDArray
 
 from metactl_ros.bag.cdr import CdrError, read_joint_state, read_multi_array
 from metactl_ros.bag.reader import BagMessage
-from metactl_ros.bag.topics import TOPICS
+from metactl_ros.bag.topics import FORWARD, STAMPED, TOPICS
 from metactl_ros.signals import Array
 
-STAMPED = 'joint_commands'
-"""sensor_msgs/JointState."""
-FORWARD = 'forward_effort_controller/commands'
-"""std_msgs/Float64MultiArray: what a robot of ros2_control applies. It has no stamp."""
 TYPES = {topic: TOPICS[topic] for topic in (STAMPED, FORWARD)}
 LARGEST = 2**63 - 1
 """ns; what a bag calls a time has 64 bits without a sign, and may be anything."""

@@ -32,12 +32,10 @@ from metactl_ros.bag.command_log import (
     command_topics,
     CommandLog,
     commands_of,
-    FORWARD,
     LARGEST,
-    STAMPED,
 )
 from metactl_ros.bag.reader import BagContent, BagError, find_node, read_bag
-from metactl_ros.bag.topics import SHIELD_NAMES, TOPICS
+from metactl_ros.bag.topics import FORWARD, SHIELD_NAMES, STAMPED, TOPICS
 from metactl_ros.config import shown
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND

@@ -22,10 +22,14 @@ from metactl_ros.errors import ConfigError, MissingDependency
 from metactl_ros.signals import Array
 
 JOINT_STATE = 'sensor_msgs/msg/JointState'
+STAMPED = 'joint_commands'
+"""The commands, with stamp and names."""
+FORWARD = 'forward_effort_controller/commands'
+"""The same as a robot of ros2_control applies them, without a stamp."""
 TOPICS = {
     'joint_states': JOINT_STATE,
-    'joint_commands': JOINT_STATE,
-    'forward_effort_controller/commands': 'std_msgs/msg/Float64MultiArray',
+    STAMPED: JOINT_STATE,
+    FORWARD: 'std_msgs/msg/Float64MultiArray',
     'stop_request': 'std_msgs/msg/Bool',
     'controller/reference': 'trajectory_msgs/msg/JointTrajectory',
     'controller/feedback': JOINT_STATE,

@@ -51,7 +51,7 @@ from metactl_ros.processes import ProcessGroup, running, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 from metactl_ros.ros import parameters
 from metactl_ros.settings import load_settings, make_plant, PlantName, provenance, Settings
-from metactl_ros.signals import Array
+from metactl_ros.signals import Array, ROUNDING_NM
 from metactl_ros.sim.rollout import run_episode
 
 USUAL_PRIORITY = parameters.defaults_of('controller_node.yaml')['realtime_priority']
@@ -61,8 +61,6 @@ ATTEMPTS = 3
 """Quiet runs at most, until one in which the machine itself was never late; all are reported."""
 MISSED_PERIODS = 1.5
 """Ticks that are further apart than so many periods have missed one between them."""
-ROUNDING_NM = 1e-9
-"""By which rounding may miss a limit."""
 
 
 def run_bench(

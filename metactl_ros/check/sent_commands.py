@@ -37,7 +37,8 @@ from typing import NamedTuple, TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bag.command_log import align, CommandLog, FORWARD, STAMPED
+from metactl_ros.bag.command_log import align, CommandLog
+from metactl_ros.bag.topics import FORWARD, STAMPED
 from metactl_ros.check.certificates import SLACK_NM, Violation
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 

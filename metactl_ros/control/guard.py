@@ -25,9 +25,10 @@ it is one if its reference went `frozen_reference_rad` meanwhile. What sensors s
 off at exactly zero velocity, on an arm that is held, is what coarse sound ones say, too: it shows
 with the next motion, see docs/faults.md.
 
-What makes it all end: a joint further from its reference than `tracking_error_rad`, faster than
-its limit by `velocity_margin`, as its velocity or its positions say, or beyond its position limit
-by `position_margin_rad`, each for `persistence_s`; the first only while the reference is followed.
+Conditions that lead to FAULT: a joint further from its reference than `tracking_error_rad`, faster
+than its limit by `velocity_margin`, as its velocity or its positions say, or beyond its position
+limit by `position_margin_rad`, each for `persistence_s`; the first only while the reference is
+followed.
 A joint that has had its full effort for `no_motion_s` and stands still cannot move: that is told
 apart, for a STOP. A state counts for the time since the one before, at most one period.
 """
@@ -41,22 +42,20 @@ from numpy.typing import NDArray
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.control.law import TrackingState
-from metactl_ros.control.modes import Cause
+from metactl_ros.control.modes import Cause, NO_JOINT
 from metactl_ros.dynamics.rigid_body import JointLimits, Posture
 from metactl_ros.signals import (
     Array,
     each_arm,
     Flags,
+    GAP_PERIODS,
     is_all,
-    NANOSECONDS_PER_SECOND,
     seconds,
+    to_nanoseconds,
 )
 
-MOST_PERIODS = 5
-"""A state that comes this many periods after the one before is the first of a new series."""
 SLOWEST_RADPS = 1e-6
 """What is slower than this may stay within the last digit of its position for a while, rad / s."""
-NO_JOINT = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,9 +189,9 @@ class Evidence:
         self._alarm = _rows_of_sums(
             settings.mismatch_rad, settings.unexplained_full_effort_s * effort_nm
         )
-        self._persistence_ns = _nanoseconds(settings.persistence_s)
-        self._frozen_ns = _nanoseconds(settings.frozen_s)
-        self._no_motion_ns = _nanoseconds(settings.no_motion_s)
+        self._persistence_ns = to_nanoseconds(settings.persistence_s)
+        self._frozen_ns = to_nanoseconds(settings.frozen_s)
+        self._no_motion_ns = to_nanoseconds(settings.no_motion_s)
         self._dt_s = math.nan
 
     def set_bounds(self, dt_s: float) -> None:
@@ -310,7 +309,7 @@ class Guard:
     """Watches the states of one arm, or of a batch of them, shape (...)."""
 
     def __init__(self, settings: GuardSettings, limits: JointLimits, period_ns: int) -> None:
-        self._period_ns, self._gap_ns = period_ns, MOST_PERIODS * period_ns
+        self._period_ns, self._gap_ns = period_ns, GAP_PERIODS * period_ns
         self._evidence = Evidence(settings, limits)
         self.reset(())
 
@@ -323,7 +322,7 @@ class Guard:
         self.is_calm = True
         """Whether nothing is wrong with any arm."""
         self.error: NDArray[np.int64] = np.zeros(shape, dtype=np.int64)
-        """A `Cause` per arm: what of the last state cannot be, or must not be."""
+        """A `Cause` per arm: the fault found in the last state; NONE if there is none."""
         self.joint: NDArray[np.int64] = np.full(shape, NO_JOINT)
         """Of which joint, per arm."""
         self.can_move: Flags = np.ones(shape, dtype=bool)
@@ -338,7 +337,7 @@ class Guard:
         stamp_ns: int,
         at: TrackingState,
         *,
-        sees: Flags,
+        state_is_valid: Flags,
         follows: Flags,
         acts: Flags,
         effort_nm: Array | None = None,
@@ -348,7 +347,8 @@ class Guard:
         Args:
             stamp_ns: When it was measured.
             at: State and reference, finite.
-            sees: Whether the state was measured at all; of one that was not nothing is concluded.
+            state_is_valid: Whether it is a measured state, and no substitute; from a substitute
+                nothing is concluded.
             follows: Whether the arm is made to follow the reference.
             acts: Whether it is moved by the effort that was sent, and not braked by others.
             effort_nm: What acted since the state before, if it was not what was expected.
@@ -377,8 +377,8 @@ class Guard:
             change = change._replace(move_rad=np.zeros(at.q.shape))
             evidence.begin_series(at.q_desired)
         evidence.time_limits(change)
-        if not is_all(sees):
-            evidence.forget(~sees)
+        if not is_all(state_is_valid):
+            evidence.forget(~state_is_valid)
         self._conclude(at.q.shape[:-1])
 
     def _conclude(self, shape: tuple[int, ...]) -> None:
@@ -401,7 +401,3 @@ def _rows_of_sums(of_x: float, of_y: Array) -> Array:
     """Return a constant of x and one of y, shape (n,), as Page's sums are stacked: (4, n)."""
     x = np.full(of_y.shape, of_x)
     return np.stack([x, x, of_y, of_y])
-
-
-def _nanoseconds(time_s: float) -> int:
-    return round(time_s * NANOSECONDS_PER_SECOND)

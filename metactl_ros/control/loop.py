@@ -7,13 +7,14 @@
     step = loop.actuate(action, state, reference, now_ns)
     plant.step(step.effort_nm)
 
-    observe    what is seen (`perception`), whether that can be true (`guard`), what the model
-               lacks (`estimators`), and a row of the context (`window`)
+    observe    what is measured, made finite (`inputs`), whether it can be true (`guard`), what
+               the model lacks (`estimators`), and a row of the context (`window`)
     actuate    the gains that are admissible here (`lyapunov`, `shield`), the mode that follows
                from all of it (`modes`), the effort of the law, and its limits (`law`)
 
-The environment, the evaluator, the bag replay and the ROS node are the only callers, and they run
-this same code. Every effort returned is finite, within its limits and within its rate.
+The training environment, the evaluator, the bag replay and the ROS node run this same code; so do
+the studies and benchmarks that step it (training/rank.py, training/lyapunov_fit.py, bench). Every
+effort returned is finite, within its limits and within its rate.
 """
 
 import math
@@ -26,6 +27,7 @@ from metactl_ros.control.estimators.choice import make_estimator
 from metactl_ros.control.estimators.estimator import Estimation
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.guard import Guard
+from metactl_ros.control.inputs import InputFilter, View
 from metactl_ros.control.law import (
     computed_torque,
     effort_box,
@@ -38,7 +40,6 @@ from metactl_ros.control.law import (
 )
 from metactl_ros.control.lyapunov import LyapunovFunction
 from metactl_ros.control.modes import ArmsInputs, Cause, Health, HEALTHY, Mode, Modes
-from metactl_ros.control.perception import Sight, View
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement, Reason, Shield, ShieldDecision
 from metactl_ros.control.window import ContextWindow, step_observation
@@ -98,7 +99,7 @@ class ControlLoop:
         self._body = arm.body()
         self._columns = settings.gain_box.columns
         self._period_ns = period_ns_of(settings.law.rate_hz)
-        self._sight = Sight(arm, self._body, settings.law)
+        self._inputs = InputFilter(arm, self._body, settings.law)
         self._largest_nm = np.array(limits.effort_nm)
         self._rate_nmps = np.array(limits.effort_rate_nmps)
         self._window = ContextWindow(settings.context.num_rows, self._period_ns)
@@ -148,7 +149,7 @@ class ControlLoop:
         shape = state.q_rad.shape[:-1]
         self.resume(self.acting_effort(state, effort_nm))
         self._modes.reset(shape, state.stamp_ns)
-        self._held_q = self._sight.last_q_rad = state.q_rad.copy()
+        self._held_q = self._inputs.last_q_rad = state.q_rad.copy()
         self._now_ns = state.stamp_ns - self._period_ns
         self._meets_condition = np.ones(shape, dtype=bool)
         self._guard.expect(self._body.at(self._held_q, state.qd_radps.copy()), self._effort)
@@ -174,7 +175,7 @@ class ControlLoop:
 
     def _clear_window(self) -> None:
         self._window.clear()
-        self._sight.forget(self._effort.shape[:-1])
+        self._inputs.forget(self._effort.shape[:-1])
         self._is_clear = self._all_arms = np.ones(self._effort.shape[:-1], dtype=bool)
         if self._estimation is not None:
             self._estimation.reset(self._effort)
@@ -192,17 +193,17 @@ class ControlLoop:
         """
         context = self._settings.context
         extra = None
-        view = self._sight.look(state, reference)
+        view = self._inputs.filtered(state, reference)
         self._guard.see(
             state.stamp_ns,
             view.at,
-            sees=view.sees,
-            follows=view.knows_goal & self._modes.follows,
+            state_is_valid=view.state_is_valid,
+            follows=view.reference_is_valid & self._modes.follows,
             acts=self._modes.acts,
             effort_nm=effort_nm,
         )
         if self._estimation is not None:
-            is_usable = view.sees & view.knows_goal & view.is_within_limits
+            is_usable = view.state_is_valid & view.reference_is_valid & view.is_within_limits
             at = self._estimation.reject_outlier(view.at, is_usable)
             error = tracking_error(self._settings.law, at)
             posture = self._body.at(at.q, at.qd)
@@ -251,7 +252,7 @@ class ControlLoop:
             )
         passed_ns = min(max(now_ns - self._now_ns, 0), self._period_ns)
         self._now_ns = now_ns = max(now_ns, self._now_ns)
-        judged = self._judge(action, self._sight.recall(state, reference))
+        judged = self._judge(action, self._inputs.cached(state, reference))
         before = self._modes.values
         self._advance_modes(judged, now_ns, health)
         if not self._modes.is_nominal:
@@ -261,7 +262,7 @@ class ControlLoop:
         view, gains = judged.view, judged.decision.gains
         hold = holding_torque(view.posture.bias, judged.phi, gains)
         law = computed_torque(view.posture, hold, view.at.qdd_desired, view.error, gains)
-        wanted = law if self._modes.is_nominal else self._without_sight(law, now_ns)
+        wanted = law if self._modes.is_nominal else self._open_loop_effort(law, now_ns)
         step = self._limit(hold, law, wanted, judged.decision, passed_ns)
         self._guard.expect(view.posture, self._effort)
         return step
@@ -280,12 +281,18 @@ class ControlLoop:
         is_answered = (decision.reason <= Reason.PROJECTED) & self._is_clear
         is_certified = decision.half_space.excess(self._nominal) <= settings.violation_tolerance
         is_certified = is_certified & self._meets_condition
-        is_well = view.sees & view.knows_goal & is_answered & view.is_within_limits & is_certified
+        is_well = (
+            view.state_is_valid
+            & view.reference_is_valid
+            & is_answered
+            & view.is_within_limits
+            & is_certified
+        )
         if self._modes.is_calm and guard.is_calm and health == HEALTHY and is_all(is_well):
             return  # nothing to count and good inputs: NOMINAL stays as it is
         inputs = ArmsInputs(
-            state_is_fresh=view.sees & health.state_is_fresh,
-            reference_is_valid=view.knows_goal & health.reference_is_valid,
+            state_is_fresh=view.state_is_valid & health.state_is_fresh,
+            reference_is_valid=view.reference_is_valid & health.reference_is_valid,
             policy_is_valid=is_answered & health.policy_is_on_time,
             meets_condition=is_certified,
             is_within_limits=view.is_within_limits,
@@ -321,12 +328,12 @@ class ControlLoop:
         )
         return where_arms(modes == Mode.NOMINAL, action, self.nominal_action), held
 
-    def _without_sight(self, wanted_nm: Array, now_ns: int) -> Array:
+    def _open_loop_effort(self, wanted_nm: Array, now_ns: int) -> Array:
         """Return fading gravity torque for arms in BLIND, zero for those in FAULT."""
         modes, ramp_s = self._modes.values, self._settings.modes.blind_ramp_s
         blind_s = self._modes.since_s(now_ns)
         share = np.clip(1.0 - blind_s / ramp_s, 0.0, 1.0) if ramp_s else np.zeros(blind_s.shape)
-        last_q = self._sight.last_q_rad
+        last_q = self._inputs.last_q_rad
         gravity = self._body.at(last_q, np.zeros(last_q.shape)).gravity
         seen = where_arms(modes == Mode.BLIND, share[..., np.newaxis] * gravity, wanted_nm)
         return where_arms(modes == Mode.FAULT, np.zeros(seen.shape), seen)

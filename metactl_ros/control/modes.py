@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-r"""Which of six things the controller does, as one pure function of (mode, inputs, now).
+r"""The mode state machine: six modes, and one pure transition function of (mode, inputs, now).
 
     WARMUP    nominal gains, until the window is full         -> NOMINAL
     NOMINAL   the policy's gains, through the shield
@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.signals import Array, Flags, NANOSECONDS_PER_SECOND
+
+NO_JOINT = -1
+"""Stands for a joint, which counts from 0, where a cause is about none in particular."""
 
 
 class Mode(IntEnum):
@@ -139,7 +142,7 @@ class Health(NamedTuple):
     reference_is_valid: bool = True
     policy_is_on_time: bool = True
     error: Cause = Cause.NONE
-    """What only a reset forgives."""
+    """A latched error, which only a fault reset clears."""
     reset_requested: bool = False
 
 
@@ -165,9 +168,9 @@ class ModeInputs(NamedTuple):
     can_move: bool
     """No joint has had its full effort for a while and stood still."""
     error: Cause
-    """What only a reset forgives; NONE if there is nothing of the kind."""
+    """A latched error, which only a fault reset clears; NONE if there is none."""
     joint: int
-    """Which joint the error is about; -1 if none in particular."""
+    """Which joint the error is about; `NO_JOINT` if none in particular."""
     reset_requested: bool
 
 
@@ -201,8 +204,8 @@ class ModeState:
     mode: Mode = Mode.WARMUP
     cause: Cause = Cause.WINDOW_NOT_FULL
     """Why; of FAULT, why it was entered."""
-    joint: int = -1
-    """Which joint the cause is about; -1 if none in particular."""
+    joint: int = NO_JOINT
+    """Which joint the cause is about; `NO_JOINT` if none in particular."""
     since_ns: int = 0
     """When the mode was entered."""
     fresh_ticks: int = 0
@@ -231,7 +234,7 @@ def next_mode(
         is_burst = now_ns - degradations[0] < NANOSECONDS_PER_SECOND
         if len(degradations) == limit and is_burst:
             mode, cause = Mode.FAULT, Cause.FLAPPING
-    joint = before.joint if cause == before.cause else -1
+    joint = before.joint if cause == before.cause else NO_JOINT
     if before.mode == Mode.FAULT and mode != Mode.FAULT:
         degradations, fresh = (), 1
     return ModeState(

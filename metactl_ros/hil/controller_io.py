@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bag.command_log import FORWARD, STAMPED
-from metactl_ros.bag.topics import SHIELD_NAMES
+from metactl_ros.bag.topics import FORWARD, SHIELD_NAMES, STAMPED
 from metactl_ros.check.invariants import Commands, States
 from metactl_ros.ros.parameters import defaults_of
 from metactl_ros.runtime.joint_samples import (

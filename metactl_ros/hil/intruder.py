@@ -31,6 +31,7 @@ from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from metactl_ros.bag.topics import FORWARD, STAMPED
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil.scenario import INTRUSIONS
@@ -131,8 +132,8 @@ class Intruder:
     def _second_commands(self, share: float) -> Intrusion:
         names, effort = self._arm.joint_names, share * np.array(self._arm.limits.effort_nm)
         create, destroy = self._node.create_publisher, self._node.destroy_publisher
-        stamped = create(JointState, 'joint_commands', RELIABLE)
-        forward = create(Float64MultiArray, 'forward_effort_controller/commands', RELIABLE)
+        stamped = create(JointState, STAMPED, RELIABLE)
+        forward = create(Float64MultiArray, FORWARD, RELIABLE)
         try:
             while True:
                 stamped.publish(joint_state(time.time_ns(), names, effort=effort))

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.reader import BagError, read_messages
+from metactl_ros.bag.topics import FORWARD, STAMPED
 from metactl_ros.check.invariants import Commands, States
 from metactl_ros.hil.controller_io import accepted_states, DecodedMessage, sent_commands
 from metactl_ros.hil.scenario import HARMLESS, Scenario, ScriptedFault

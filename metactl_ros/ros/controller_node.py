@@ -5,20 +5,19 @@
     python -m metactl_ros.ros.controller_node --ros-args -p policy:=NAME.metactl
     python -m metactl_ros.ros.controller_node --ros-args -p controller:=momentum_observer
 
-A lifecycle node. Configure loads and verifies the policy bundle, or a classical controller;
-activate starts the control thread, which waits for a first joint state and then ticks on absolute
-deadlines of the steady clock; deactivate, shutdown, SIGTERM, SIGINT and any error end it with the
-fading torque of a blind arm and a last command of zero. This is not a safety-rated function.
+It is two processes, and a node in each. `LoopNode`, here, is a plain node NAME_loop in the process
+that is started: it receives joint states, publishes commands, and answers only its front. It has
+no service, so that no request of the network can slow it: what rclpy makes of a large one stops
+every thread. Joint states have a thread of their own (`subscriptions.py`), control has one, and so
+have the front's requests; all leave things for the control thread to pick up.
 
-It is two processes. The one that is started controls, as NAME_loop: it receives joint states,
-publishes, and answers only its front. It has no service, so that no request of the network can
-slow it: what rclpy makes of a large one stops every thread. Joint states have a thread of their
-own (`subscriptions.py`), control has one, and so have the front's requests; all leave things for
-the control thread to pick up.
-
-The other, which it starts, is its front (`front_node.py`): the lifecycle node NAME that the
-network can ask. If the first dies, the front ends; if the front dies, the first ends as on a
-signal, with exit code 1.
+The front is the lifecycle node NAME, `ControllerNode` of `front_node.py`, in a process that this
+one starts: it has the parameters and services, and passes each transition on. Configure loads and
+verifies the policy bundle, or a classical controller; activate starts the control thread, which
+waits for a first joint state and then ticks on absolute deadlines of the steady clock; deactivate,
+shutdown, SIGTERM, SIGINT and any error end it with the fading torque of a blind arm and a last
+command of zero. If this process dies, the front ends; if the front dies, this one ends as on a
+signal, with exit code 1. This is not a safety-rated function.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, String
 
-from metactl_ros.bag.topics import RecordedController, SETTINGS
+from metactl_ros.bag.topics import FORWARD, RecordedController, SETTINGS, STAMPED
 from metactl_ros.baselines import load_classical, load_learned
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
@@ -56,11 +55,11 @@ from metactl_ros.runtime.process_link import Answerer, Fields
 from metactl_ros.runtime.reference_source import source_of
 from metactl_ros.runtime.state_intake import StateIntake
 from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
-from metactl_ros.signals import NANOSECONDS_PER_SECOND, period_ns_of, Policy
+from metactl_ros.signals import period_ns_of, Policy, to_nanoseconds
 
 COMMANDS = (
-    (JointState, 'joint_commands'),
-    (Float64MultiArray, 'forward_effort_controller/commands'),
+    (JointState, STAMPED),
+    (Float64MultiArray, FORWARD),
 )
 LAST_ANSWER_S = 1.0
 """How long a request that is being answered when the end comes is waited for."""
@@ -68,8 +67,8 @@ REFUSED = 2
 """Exit code of a front that could not start; it has logged why."""
 
 
-class ControlNode(Node):
-    """Drives the arm as its front is asked to."""
+class LoopNode(Node):
+    """The plain node that drives the arm, as its front, the lifecycle node, is asked to."""
 
     def __init__(self, front: FrontProcess) -> None:
         hello = front.hello()
@@ -181,7 +180,7 @@ class ControlNode(Node):
             policy,
             self._reference,
             self._requests,
-            _nanoseconds(values['inference_budget_s']),
+            to_nanoseconds(values['inference_budget_s']),
         )
         self._desk = OperatorDesk(self._controller, self._arm, self._is_driving)
         self._connect(controller)
@@ -243,12 +242,12 @@ class ControlNode(Node):
         timing = Timing(
             period_ns=self._period_ns,
             ticks_on_states=self._uses_sim_time,
-            state_timeout_ns=_nanoseconds(values['state_timeout_s']),
-            state_lead_ns=_nanoseconds(values['state_lead_s']),
-            fade_ns=_nanoseconds(modes.blind_ramp_s),
+            state_timeout_ns=to_nanoseconds(values['state_timeout_s']),
+            state_lead_ns=to_nanoseconds(values['state_lead_s']),
+            fade_ns=to_nanoseconds(modes.blind_ramp_s),
             # None in simulated time, which would only starve the recorder.
             priority=0 if self._uses_sim_time else values['realtime_priority'],
-            patience_ns=max(PATIENCE_NS, 6 * _nanoseconds(values['inference_budget_s'])),
+            patience_ns=max(PATIENCE_NS, 6 * to_nanoseconds(values['inference_budget_s'])),
         )
         self._take_over()
         inbox = Inbox()
@@ -357,15 +356,11 @@ def _path(text: str) -> Path | None:
     return Path(text) if text else None
 
 
-def _nanoseconds(seconds: float) -> int:
-    return round(seconds * NANOSECONDS_PER_SECOND)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the controller until it is asked to end; return the exit code."""
     front = FrontProcess(arguments)
     try:
-        return run_node(lambda: ControlNode(front), arguments)
+        return run_node(lambda: LoopNode(front), arguments)
     finally:
         front.end()
 

@@ -142,7 +142,7 @@ def source_status(node_name: str, sources: SourceWatch) -> Any:
         ' '.join(findings) or 'one source',
         {
             'publishers of joint states': names_of(sources.states),
-            'states of others used': sources.lines.num_foreign_used,
+            'states of others used': sources.streams.num_foreign_used,
         },
     )
 

@@ -27,7 +27,9 @@ from std_msgs.msg import Float64
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
+from metactl_ros.bag.topics import FORWARD, STAMPED
 from metactl_ros.errors import MetactlError
+from metactl_ros.options import LARGEST_PAYLOAD_KG
 from metactl_ros.ros import parameters
 from metactl_ros.ros.messages import RELIABLE
 from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node
@@ -38,8 +40,8 @@ from metactl_ros.settings import require_files
 
 TOPICS = (
     'joint_states',
-    'joint_commands',
-    'forward_effort_controller/commands',
+    STAMPED,
+    FORWARD,
     'stop_request',
     '~/reference',
     '~/feedback',
@@ -183,8 +185,10 @@ class ControllerNode(LifecycleNode):
         return self._asker.ask(what, timeout_s, data, **fields)
 
     def _on_payload(self, message: Float64) -> None:
-        if not 0.0 <= message.data <= 100.0:
-            self._complain(f'payload: expected 0 to 100 kg, found {message.data}')
+        if not 0.0 <= message.data <= LARGEST_PAYLOAD_KG:
+            self._complain(
+                f'payload: expected 0 to {LARGEST_PAYLOAD_KG:g} kg, found {message.data}'
+            )
         elif not self._payloads.take(1, time.monotonic_ns()):
             self._complain(f'payload: at most {PAYLOADS_PER_S} a second are taken; send fewer.')
         else:

@@ -46,7 +46,7 @@ from metactl_ros.runtime.joint_samples import set_stamp
 from metactl_ros.settings import faults_file, load_faults, load_settings, PlantName
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
-from metactl_ros.sim.faults import burden_of, Fault, FaultSchedule, KINDS
+from metactl_ros.sim.faults import Fault, FaultSchedule, KINDS, perturbation_of
 from metactl_ros.sim.plant import PlantStart
 from metactl_ros.sim.task import draw_evaluation
 
@@ -186,7 +186,7 @@ class PlantNode(Node):
             faults, was_on = self._schedule.active(reading.driven_ns), bool(self._faults)
             if faults or was_on:
                 now_ns = self._schedule.time_ns(reading.driven_ns)
-                self._robot.bear(burden_of(faults, now_ns, self._num_joints))
+                self._robot.apply(perturbation_of(faults, now_ns, self._num_joints))
         if faults != self._faults:
             self._faults = faults
             sizes = np.array([fault.size for fault in faults])

@@ -23,16 +23,14 @@ import numpy as np
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.runtime.joint_samples import MessageError, read_effort
 from metactl_ros.settings import make_plant, PlantName, Settings
-from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
-from metactl_ros.sim.faults import Burden
-from metactl_ros.sim.ground_truth import Witness
+from metactl_ros.signals import ArmState, Array, period_ns_of, ROUNDING_NM, seconds
+from metactl_ros.sim.faults import Perturbation
+from metactl_ros.sim.ground_truth import GroundTruthPlant
 from metactl_ros.sim.plant import PlantStart
 from metactl_ros.sim.sensing import SensedPlant
 
 # A reason quotes the message, and a message may be of any size.
 MAX_REASON_LENGTH = 300
-RATE_SLACK_NM = 1e-9
-"""By which rounding may miss the rate; the controller's last check grants as much."""
 
 
 class Reading(NamedTuple):
@@ -72,16 +70,17 @@ class SimulatedRobot:
         self.arm = settings.arm
         self.period_ns = period_ns_of(rate_hz)
         self.counts = Counts()
-        # The sensing effects go around the witness, not below it.
+        # The sensing effects go around the plant that keeps the truth, not below it.
         friction = settings.plant.friction
         ideal = make_plant(plant, without_sensing(settings))
-        self._witness = Witness(ideal, settings.arm, friction)
-        self._plant = SensedPlant(self._witness, settings.plant.sensing, rate_hz)
+        self._ground_truth = GroundTruthPlant(ideal, settings.arm, friction)
+        self._plant = SensedPlant(self._ground_truth, settings.plant.sensing, rate_hz)
         self._stamp_ns = origin_ns - self.period_ns
         self._driven_ns = 0
         period_s = seconds(self.period_ns)
         self._damping_nmsprad = brake_damping(settings.arm, period_s)
-        self._reach_nm = period_s * np.array(self.arm.limits.effort_rate_nmps) + RATE_SLACK_NM
+        # The controller's last check grants as much for rounding.
+        self._reach_nm = period_s * np.array(self.arm.limits.effort_rate_nmps) + ROUNDING_NM
         self._drive_nm: Array | None = None  # what the drive gave in the period before
         self._is_braked = False  # by a fault
         self._is_stop_asked = self._is_stopped = False
@@ -91,10 +90,10 @@ class SimulatedRobot:
         """Change payload and memory horizon from the next step on."""
         self._plant.set_conditions(np.asarray(payload_kg), np.asarray(tau_z_s))
 
-    def bear(self, burden: Burden) -> None:
+    def apply(self, perturbation: Perturbation) -> None:
         """Let faults act on the plant from the next step on."""
-        self._is_braked = burden.is_braked
-        self._witness.bear(burden)
+        self._is_braked = perturbation.is_braked
+        self._ground_truth.apply(perturbation)
 
     def request_stop(self, *, is_asked: bool) -> None:
         """Brake from now on; or, once that is taken back, until the next command comes."""
@@ -120,7 +119,7 @@ class SimulatedRobot:
 
     def _brake(self) -> Reading:
         self.counts.brakes += not self.reading.is_braking
-        payload_kg, truth = float(self._witness.payload_kg), self._witness.truth
+        payload_kg, truth = float(self._ground_truth.payload_kg), self._ground_truth.truth
         effort = brake_effort(self.arm, self._damping_nmsprad, payload_kg, truth)
         return self._advance(effort, is_braking=True)
 
@@ -136,8 +135,8 @@ class SimulatedRobot:
 
     def _read(self, measured: ArmState, *, is_braking: bool) -> Reading:
         self._stamp_ns += self.period_ns
-        seen = self._witness
-        facts = (measured, seen.truth, seen.memory_nm, seen.delivered_nm)
+        true = self._ground_truth
+        facts = (measured, true.truth, true.memory_nm, true.delivered_nm)
         self.reading = Reading(self._stamp_ns, *facts, is_braking, self._driven_ns)
         return self.reading
 

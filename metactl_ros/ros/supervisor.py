@@ -22,7 +22,8 @@ from metactl_ros.runtime.control_io import Exchange
 from metactl_ros.runtime.mode_report import Change, ENDS, ModeLog
 from metactl_ros.runtime.sources import NAME_UNKNOWN, names_of, Publisher, SourceWatch
 
-LOOK_S = 0.05
+POLL_LIST_S = 0.05
+"""How often the list of publishers is read."""
 DISCOVERY_S = 0.5, 1.5
 """How long after its start a node has found the others: at least, and at most if not even the
 robot is found."""
@@ -63,7 +64,7 @@ class Supervisor(threading.Thread):
     def run(self) -> None:
         """Look until stopped."""
         try:
-            while not self._must_stop.wait(LOOK_S):
+            while not self._must_stop.wait(POLL_LIST_S):
                 self.look()
         except Exception:
             self.error = traceback.format_exc()
@@ -149,7 +150,7 @@ class Supervisor(threading.Thread):
                 time.sleep(0.001)
             else:
                 number = taken[1]['publication_sequence_number']
-                self.watch.lines.receive(number, time.monotonic_ns())
+                self.watch.streams.receive(number, time.monotonic_ns())
 
     def _log_findings(self) -> None:
         findings = self.watch.findings
@@ -157,7 +158,7 @@ class Supervisor(threading.Thread):
             return  # soon it is known
         for text in findings:
             if text not in self._logged:
-                used = self.watch.lines.num_foreign_used
+                used = self.watch.streams.num_foreign_used
                 self._logger.error(f'{text} States of others that were used: {used}.')
         self._logged = findings
 

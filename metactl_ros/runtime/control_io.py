@@ -22,12 +22,10 @@ import numpy as np
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.dynamics.rigid_body import JointLimits
 from metactl_ros.runtime.controller import Tick
-from metactl_ros.signals import ArmState, Array, seconds
+from metactl_ros.signals import ArmState, Array, ROUNDING_NM, seconds
 
 INBOX_SIZE = 64
 """States kept between two ticks; of a faster burst the oldest are lost."""
-SLACK = 1e-9
-"""N m by which a limit may be missed through rounding."""
 
 
 class Arrival(NamedTuple):
@@ -123,7 +121,7 @@ class LastCheck:
     """What no effort may be, whatever decided it: beyond its limit, or too far from the last."""
 
     def __init__(self, limits: JointLimits, period_ns: int) -> None:
-        self._most_nm = np.array(limits.effort_nm) + SLACK
+        self._most_nm = np.array(limits.effort_nm) + ROUNDING_NM
         self._step_nm = np.array(limits.effort_rate_nmps) * seconds(period_ns)
         self.effort_nm: Array | None = None
         """The last one that was sent, shape (n,); None before control begins."""
@@ -133,7 +131,7 @@ class LastCheck:
         assert self.effort_nm is not None
         return effort_nm.shape == self._most_nm.shape and bool(
             (np.abs(effort_nm) <= self._most_nm).all()
-            and (np.abs(effort_nm - self.effort_nm) <= self._step_nm + SLACK).all()
+            and (np.abs(effort_nm - self.effort_nm) <= self._step_nm + ROUNDING_NM).all()
         )  # false for NaN
 
     def towards_zero(self) -> Array:

@@ -35,6 +35,7 @@ from metactl_ros.runtime.deadlines import (
     Deadlines,
     Rounds,
     sleep_until,
+    TICKS_KEPT,
     TickWatch,
     Timing,
 )
@@ -45,8 +46,8 @@ WARM_CACHE_NS = 800_000
 GRACE_S = 0.003
 """How long a late tick waits for a state if there is none: a thread that overslept does not know
 whether the robot was silent; a machine that stood still brings state and tick at once."""
-LOOK_S, HANGS_AFTER = 0.01, 100
-"""How often the watch looks whether ticks go on, and after how many looks in vain they never will:
+WATCH_S, HANGS_AFTER = 0.01, 100
+"""How often the watch checks that ticks go on, and after how many checks in vain they never will:
 a second in which this process runs, whatever time passes while it is stopped."""
 HIGHEST_PRIORITY = 99
 
@@ -82,7 +83,7 @@ class ControlThread(threading.Thread):
         self._newest: Arrival | None = None
         self._rounds = Rounds()
         self.deadlines = Deadlines(timing.period_ns, time.monotonic_ns())
-        self.tick_ns = np.zeros(8192, dtype=np.int64)
+        self.tick_ns = np.zeros(TICKS_KEPT, dtype=np.int64)
         """From the arrival of a state, or the tick's begin if that is later, to its command."""
         self.is_realtime = False
 
@@ -96,7 +97,7 @@ class ControlThread(threading.Thread):
         self.exchange.must_stop.set()
         self._inbox.wake()
         while self.is_alive() and not self.exchange.is_given_up.is_set():
-            self.join(LOOK_S)
+            self.join(WATCH_S)
 
     def run(self) -> None:
         """Wait for a first state, tick until stopped, and end safely."""
@@ -124,21 +125,21 @@ class ControlThread(threading.Thread):
             return
         if self._timing.priority:  # above the one that may never give way again
             become_realtime(min(self._timing.priority + 1, HIGHEST_PRIORITY))
-        watch, before, num_looks = TickWatch(self, LOOK_S), 0, 0
-        while self.is_alive() and num_looks < HANGS_AFTER:
-            self.join(LOOK_S)
+        watch, before, num_checks = TickWatch(self, WATCH_S), 0, 0
+        while self.is_alive() and num_checks < HANGS_AFTER:
+            self.join(WATCH_S)
             present = self._rounds.number
-            num_looks = num_looks + 1 if present and present == before else 0
+            num_checks = num_checks + 1 if present and present == before else 0
             before = present
             spent_ns = watch.look(present if self._rounds.is_at_work else 0)
             if spent_ns >= self._timing.patience_ns:
                 self.output.stand_in(self._timing.period_ns, partial(self._stamp_in, present))
         if self.is_alive():
             self.exchange.error = (
-                f'control hangs: a tick did not end within {LOOK_S * HANGS_AFTER:g} s'
+                f'control hangs: a tick did not end within {WATCH_S * HANGS_AFTER:g} s'
             )
             self.exchange.must_stop.set()
-            if self.output.give_up_owner(LOOK_S):  # else sending hangs: nothing can be sent
+            if self.output.give_up_owner(WATCH_S):  # else sending hangs: nothing can be sent
                 self._end()
             self.exchange.is_given_up.set()
 

@@ -34,6 +34,7 @@ from metactl_ros.control.modes import Cause, Health, Mode
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.motion.reference import Hold
+from metactl_ros.runtime.deadlines import TICKS_KEPT
 from metactl_ros.runtime.joint_samples import MessageError
 from metactl_ros.runtime.reference_source import ReferenceSource, TrajectorySource
 from metactl_ros.runtime.trajectory import unpack
@@ -99,7 +100,7 @@ class Tick(NamedTuple):
 
     @property
     def joint(self) -> int:
-        """Which joint the cause is about; -1 if none in particular."""
+        """Which joint the cause is about; `NO_JOINT` if none in particular."""
         return int(self.step.joints)
 
 
@@ -161,7 +162,7 @@ class Controller:
         """Ticks without a fresh state."""
         self.num_moved = 0
         """Ticks in which the shield moved or replaced the proposal."""
-        self.inference_ns = np.zeros(8192, dtype=np.int64)
+        self.inference_ns = np.zeros(TICKS_KEPT, dtype=np.int64)
         self.last: Tick | None = None
 
     def begin(self, state: ArmState, effort_nm: Array | None) -> Array:
@@ -177,11 +178,11 @@ class Controller:
         self._action, self._was_restarted = self.loop.nominal_action, True
 
     def acting_effort(self, state: ArmState, effort_nm: Array | None) -> Array | None:
-        """Return what the motors give after a pause, shape (n,), or None if that is no matter.
+        """Return what the motors give after a pause, shape (n,); None in BLIND and FAULT.
 
         A robot that gets no commands brakes, or keeps the last effort: the measured one shows it.
         Where none is measured, gravity's torque is what a braked arm needs. BLIND and FAULT go on
-        from their own effort: it fades, and nothing wakes it.
+        from the last commanded effort, which fades to zero whatever the motors give.
         """
         return None if self._was_let_go() else self.loop.acting_effort(state, effort_nm)
 
@@ -330,7 +331,7 @@ class LiveController(Controller):
                 BLIND and FAULT only the last counts: what came before led nowhere.
             now_ns: Now, on the timeline of the states.
             is_fresh: Whether the newest state is recent enough.
-            error: What failed that only a reset forgives.
+            error: A latched error, which only a fault reset clears.
             steady_ns: Now, on the steady clock; None in simulated time.
         """
         assert self._state is not None

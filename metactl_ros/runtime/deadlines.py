@@ -36,8 +36,8 @@ from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 CREEP = 0.02
 """Largest shift of a deadline, as a share of the period."""
-KEPT = 8192
-"""How many latenesses are kept for quantiles."""
+TICKS_KEPT = 8192
+"""How many ticks latenesses and durations are kept of, for quantiles."""
 BINS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Upper ends of the histogram of lateness, ms; one more bin holds the rest."""
 
@@ -77,7 +77,7 @@ class Deadlines:
         """Deadlines that passed without a tick."""
         self._first_ns = self._last_ns = first_ns
         self.histogram = np.zeros(len(BINS_MS) + 1, dtype=np.int64)
-        self._late_ns = np.zeros(KEPT, dtype=np.int64)
+        self._late_ns = np.zeros(TICKS_KEPT, dtype=np.int64)
 
     def begin_tick(self, now_ns: int) -> int:
         """Note that the tick due now begins; return its lateness, ns.
@@ -88,7 +88,7 @@ class Deadlines:
             self._first_ns = now_ns
         self._last_ns = now_ns
         late_ns = max(now_ns - self.next_ns, 0)
-        self._late_ns[self.num_ticks % KEPT] = late_ns
+        self._late_ns[self.num_ticks % TICKS_KEPT] = late_ns
         self.histogram[np.searchsorted(BINS_MS, late_ns / 1e6)] += 1
         self.num_ticks += 1
         self.num_late += late_ns > self.period_ns // 2

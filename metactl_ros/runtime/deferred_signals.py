@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lets Ctrl-C wait where it must not strike.
+"""Defers SIGINT and SIGTERM during critical sections.
 
-As an exception it may come between any two instructions. Between the start of a process and
+As an exception Ctrl-C may come between any two instructions. Between the start of a process and
 writing it down, it would leave that process running; within rclpy's native code the exception is
 lost or turned into another. Python's handlers are exchanged rather than the signals blocked,
 because a process started meanwhile would inherit the blocking.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metactl_ros.control.perception import ABSURD
+from metactl_ros.control.inputs import ABSURD
 from metactl_ros.errors import MetactlError
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 

@@ -22,7 +22,8 @@ from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 
 PATIENCE_S = 0.5
 """How long an answer may take."""
-LOOK_S = 0.002
+POLL_ANSWER_S = 0.002
+"""How often it is checked whether a tick has taken a request."""
 CLEAR_EVERY_NS = NANOSECONDS_PER_SECOND
 """How often the context may be cleared: cleared all the time, it would stay empty."""
 
@@ -127,7 +128,7 @@ class OperatorDesk:
         end_s = time.monotonic() + PATIENCE_S
         last, num_after = self._controller.last, 0
         while time.monotonic() < end_s:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_ANSWER_S)
             tick = self._controller.last
             if tick is last or not is_taken():
                 last = tick

@@ -3,16 +3,16 @@
 """Counts the publishers that are alive on a topic that only one may use, and names them.
 
 The middleware lists publishers, but one that was killed stays listed for up to 20 s, so that a
-robot that restarts looks like two. Life needs evidence:
+robot that restarts looks like two. A publisher counts as alive only on evidence:
 
-    messages    every publisher numbers its own. Two lines of numbers that alternate are two
+    messages    every publisher numbers its own. Two streams of numbers that alternate are two
                 publishers; one that ends before another begins is a restart
-    the list    who appears is alive. Another that goes on speaking after that is, too; so are
+    the list    one that appears is alive. Another that goes on sending after that is, too; so are
                 two that appeared together, and two that are listed for longer than a lease
-    the states  which of one publisher contradict each other again and again: it passes on two
+    the states  of one publisher contradict each other again and again: it passes on two arms
 
-Messages show it at once, the list within a look. Until the line in use has been silent for a
-while, no other is used.
+Messages show it at once, the list with the next poll. Until the stream in use has been silent for
+`TAKEOVER_NS`, no other is used.
 """
 
 from collections import deque
@@ -25,12 +25,12 @@ from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 UNNUMBERED = (0, 2**64 - 1)
 """The number of every message, from a middleware that does not number them."""
-LINE_LASTS_NS = 300_000_000
-"""A line that is silent for longer is over; a process takes longer to start again."""
+STREAM_LASTS_NS = 300_000_000
+"""A stream that is silent for longer is over; a process takes longer to start again."""
 TAKEOVER_NS = 50_000_000
-"""Silence of the line in use, after which another may be used."""
+"""Silence of the stream in use, after which another may be used."""
 NEAR = 10
-"""Messages that may be lost within a line while another speaks."""
+"""Messages that may be lost within a stream while another speaks."""
 EVIDENCE_LASTS_NS = NANOSECONDS_PER_SECOND
 LEASE_NS = 25 * NANOSECONDS_PER_SECOND
 """No publisher stays listed for longer after its death; 20 s is usual."""
@@ -45,7 +45,7 @@ NAME_UNKNOWN = '_NODE_NAME_UNKNOWN_'
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _Stream:
     """Messages with rising numbers."""
 
     number: int
@@ -53,16 +53,16 @@ class _Line:
     last_ns: int
 
 
-class Lines:
+class Streams:
     """Keeps publishers of one topic apart by the numbers of their messages."""
 
     def __init__(self) -> None:
-        self._lines: list[_Line] = []
+        self._streams: list[_Stream] = []
         """The one in use is first."""
-        self._spoke: _Line | None = None
+        self._spoke: _Stream | None = None
         self._evidence_ns: int | None = None
         self._doubted_ns = 0
-        """When a line began beside another, or left out many numbers, as another would."""
+        """When a stream began beside another, or left out many numbers, as another would."""
         self._num_in_doubt = 0
         self.num_foreign_used = 0
         """At most so many messages of others were used before they were known as such."""
@@ -71,40 +71,40 @@ class Lines:
         """Note a message; return whether it may be used: none is while several publish."""
         if number in UNNUMBERED:
             return True
-        self._lines = [x for x in self._lines if now_ns - x.last_ns <= LINE_LASTS_NS]
-        line = self._line_of(number)
-        if line is None:
-            line = _Line(number, now_ns, now_ns)
-            if self._lines:  # the message before may have been of another as well as this one
+        self._streams = [x for x in self._streams if now_ns - x.last_ns <= STREAM_LASTS_NS]
+        stream = self._stream_of(number)
+        if stream is None:
+            stream = _Stream(number, now_ns, now_ns)
+            if self._streams:  # the message before may have been of another as well as this one
                 self._doubt(now_ns, num_already=1)
-            self._lines = [*self._lines, line]
-        elif line is not self._spoke:  # it spoke, another spoke, and now it speaks again
+            self._streams = [*self._streams, stream]
+        elif stream is not self._spoke:  # it spoke, another spoke, and now it speaks again
             self._evidence_ns = now_ns
             self.num_foreign_used += self._num_in_doubt
             self._num_in_doubt = 0
-        elif number - line.number > NEAR:
+        elif number - stream.number > NEAR:
             self._doubt(now_ns, num_already=0)
-        line.number, line.last_ns, self._spoke = number, now_ns, line
-        return self._may_use(line, now_ns)
+        stream.number, stream.last_ns, self._spoke = number, now_ns, stream
+        return self._may_use(stream, now_ns)
 
-    def _line_of(self, number: int) -> _Line | None:
-        """Return the line that a number goes on with, if there is one."""
-        near = [x for x in self._lines if 0 < number - x.number <= NEAR]
+    def _stream_of(self, number: int) -> _Stream | None:
+        """Return the stream that a number goes on with, if there is one."""
+        near = [x for x in self._streams if 0 < number - x.number <= NEAR]
         if near:  # of two that are equally near, more likely the one that spoke last
             return max(near, key=lambda x: (x.number, x is self._spoke))
-        last = self._spoke if self._spoke in self._lines else None
+        last = self._spoke if self._spoke in self._streams else None
         return last if last is not None and number > last.number else None
 
     def _doubt(self, now_ns: int, num_already: int) -> None:
-        if now_ns - self._doubted_ns > LINE_LASTS_NS:  # else it goes on
+        if now_ns - self._doubted_ns > STREAM_LASTS_NS:  # else it goes on
             self._doubted_ns, self._num_in_doubt = now_ns, num_already
 
-    def _may_use(self, line: _Line, now_ns: int) -> bool:
-        in_use = self._lines[0]
-        if line is not in_use and now_ns - in_use.last_ns > TAKEOVER_NS:
-            self._lines = [line, *(x for x in self._lines if x is not line)]
-            in_use = line
-        may_use = line is in_use and not self.are_several(now_ns)
+    def _may_use(self, stream: _Stream, now_ns: int) -> bool:
+        in_use = self._streams[0]
+        if stream is not in_use and now_ns - in_use.last_ns > TAKEOVER_NS:
+            self._streams = [stream, *(x for x in self._streams if x is not stream)]
+            in_use = stream
+        may_use = stream is in_use and not self.are_several(now_ns)
         self._num_in_doubt += may_use
         return may_use
 
@@ -114,7 +114,7 @@ class Lines:
 
     def goes_on(self, since_ns: int, until_ns: int) -> bool:
         """Return whether a publisher sent before a time, and still sends after a later one."""
-        return any(x.first_ns < since_ns and x.last_ns > until_ns for x in self._lines)
+        return any(x.first_ns < since_ns and x.last_ns > until_ns for x in self._streams)
 
 
 class Contradictions:
@@ -155,7 +155,7 @@ class Listing:
         """When each was not listed yet, and when it was."""
         self._looked_ns: int | None = None
 
-    def look(self, listed: Sequence[Publisher], now_ns: int, lines: Lines) -> bool:
+    def look(self, listed: Sequence[Publisher], now_ns: int, streams: Streams) -> bool:
         """Note who is listed, asked for after `now_ns`; return whether several are alive."""
         before_ns = now_ns if self._looked_ns is None else self._looked_ns
         self._looked_ns = now_ns
@@ -166,7 +166,7 @@ class Listing:
         return any(
             later_ns - earlier_ns < TOGETHER_NS
             or now_ns - later_ns > LEASE_NS
-            or lines.goes_on(absent_ns, later_ns + GOES_ON_NS)
+            or streams.goes_on(absent_ns, later_ns + GOES_ON_NS)
             for (_, earlier_ns), (absent_ns, later_ns) in pairwise(in_order)
         )
 
@@ -174,27 +174,27 @@ class Listing:
 class SourceWatch:
     """Watches the publishers of joint states and of commands; two threads may use it.
 
-    One receives states, the other looks at the list, twenty times a second.
+    One receives states, the other polls the list, twenty times a second.
     """
 
     def __init__(self, states_topic: str) -> None:
         self._topic = states_topic
         self._listing = Listing()
         self._were_several = False
-        self.lines, self.contradictions = Lines(), Contradictions()
+        self.streams, self.contradictions = Streams(), Contradictions()
         self.states: Sequence[Publisher] = ()
         """Who is listed for joint states."""
         self.findings: tuple[str, ...] = ()
-        """What is wrong, as of the last look."""
+        """What is wrong, as of the last poll."""
 
     def forget_messages(self) -> None:
         """Begin anew with messages; what is listed stays known."""
-        self.lines, self.contradictions = Lines(), Contradictions()
+        self.streams, self.contradictions = Streams(), Contradictions()
         self._were_several = False
 
     def are_states_in_doubt(self, now_ns: int) -> bool:
         """Return whether messages say that more than one robot speaks."""
-        return self.lines.are_several(now_ns) or self.contradictions.are_there(now_ns)
+        return self.streams.are_several(now_ns) or self.contradictions.are_there(now_ns)
 
     def look(
         self, states: Sequence[Publisher], foreign: Mapping[str, Sequence[Publisher]], now_ns: int
@@ -207,7 +207,9 @@ class SourceWatch:
             now_ns: Before the lists were asked for.
         """
         self.states = states
-        several = self._listing.look(states, now_ns, self.lines) or self.lines.are_several(now_ns)
+        several = self._listing.look(states, now_ns, self.streams) or self.streams.are_several(
+            now_ns
+        )
         # Of two, the one that falls silent may have been the robot: who is left must be alone.
         self._were_several = several or (self._were_several and len(states) > 1)
         findings = []

@@ -33,9 +33,9 @@ that drift. A state is out of step if its delay is
              have come before it was sent
 
 by more than a tolerance for the way and 5 % of the time between the two states. What is behind may
-be `LATE_NS` late in any case: feedback so old an arm bears. A line that stalls delivers late what
-was sent meanwhile, and that is too old; what comes after it is not. Before two seconds are known,
-the first states may all have come late, by `STALL_NS`.
+be `LATE_NS` late in any case: the loop tolerates feedback that old. A line that stalls delivers
+late what was sent meanwhile, and that is too old; what comes after it is not. Before two seconds
+are known, the first states may all have come late, by `STALL_NS`.
 """
 
 from collections import Counter, deque

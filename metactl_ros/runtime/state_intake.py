@@ -80,7 +80,7 @@ class StateLatency:
 
 
 REPORTED = {'clock drifts': Cause.CLOCK_MISMATCH, 'leaps': Cause.POSITION_LEAP}
-"""What of a gate's counts only a reset forgives."""
+"""Counts of a gate that are latched errors, which only a fault reset clears."""
 NO_CONTRADICTION = ('old stamps', LATE, DISTRUSTED)
 """States that only come late, or twice, are refused and may yet be of the same arm."""
 
@@ -125,8 +125,8 @@ class StateIntake:
     def receive(self, message: Any, info: dict[str, int]) -> None:
         """Take a JointState and what the middleware knows of it."""
         received_ns = time.monotonic_ns()
-        lines = self._sources.lines
-        may_be_used = lines.receive(info['publication_sequence_number'], received_ns)
+        streams = self._sources.streams
+        may_be_used = streams.receive(info['publication_sequence_number'], received_ns)
         if may_be_used:
             self._judge(message, received_ns)
         else:

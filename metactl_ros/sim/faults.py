@@ -3,8 +3,8 @@
 """What can go wrong with a simulated robot, when, and what that does to the plant itself.
 
 A fault is on from `at_s` for `for_s`. While it is on it changes each joint state published, see
-`fault_line.py`, or the period that follows: its `Burden`. Once it is over it leaves no trace. The
-truth of the plant is never altered.
+`fault_line.py`, or what the plant does in the next period: its `Perturbation`. Once it is over it
+leaves no trace. The truth of the plant is never altered.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -250,7 +250,7 @@ class FaultSchedule:
         return (*scheduled, *self.switched.values())
 
 
-class Burden(NamedTuple):
+class Perturbation(NamedTuple):
     """What faults do to the plant itself during the next period."""
 
     effort_share: tuple[float, ...]
@@ -263,18 +263,18 @@ class Burden(NamedTuple):
     is_braked: bool = False
 
 
-def no_burden(num_joints: int) -> Burden:
+def no_perturbation(num_joints: int) -> Perturbation:
     """Return that of an arm without faults."""
-    return Burden((1.0,) * num_joints, (False,) * num_joints)
+    return Perturbation((1.0,) * num_joints, (False,) * num_joints)
 
 
-def burden_of(faults: Iterable[Fault], t_ns: int, num_joints: int) -> Burden:
+def perturbation_of(faults: Iterable[Fault], t_ns: int, num_joints: int) -> Perturbation:
     """Return what faults that are on do to the plant at a time of the timeline.
 
     Raises:
         ConfigError: If a fault strikes a joint that the plant does not have.
     """
-    none = no_burden(num_joints)
+    none = no_perturbation(num_joints)
     shares, jams = list(none.effort_share), list(none.is_jammed)
     factor, lost_kg, shift_s, is_braked = 1.0, 0.0, 0.0, False
     for fault in faults:
@@ -291,10 +291,10 @@ def burden_of(faults: Iterable[Fault], t_ns: int, num_joints: int) -> Burden:
             is_braked = True
         elif fault.kind == 'jam':
             jams[fault.joints] = [True] * len(jams[fault.joints])
-    return Burden(tuple(shares), tuple(jams), factor, lost_kg, shift_s, is_braked)
+    return Perturbation(tuple(shares), tuple(jams), factor, lost_kg, shift_s, is_braked)
 
 
-def loaded_friction(friction: Friction, factor: float) -> Friction:
+def perturbed_friction(friction: Friction, factor: float) -> Friction:
     """Return friction with its Coulomb and static levels multiplied.
 
     Where they grow, the smooth sign widens with them: its slope at rest stays, and with it the
@@ -308,11 +308,13 @@ def loaded_friction(friction: Friction, factor: float) -> Friction:
     )
 
 
-def loaded_conditions(burden: Burden, payload_kg: Any, tau_z_s: Any) -> tuple[float, float]:
-    """Return payload (kg) and memory horizon (s) under a burden, each kept physical."""
+def perturbed_conditions(
+    perturbation: Perturbation, payload_kg: Any, tau_z_s: Any
+) -> tuple[float, float]:
+    """Return payload (kg) and memory horizon (s) under a perturbation, each kept physical."""
     low_s, high_s = TAU_Z_RANGE_S
-    tau_z = min(max(float(tau_z_s) + burden.tau_z_shift_s, low_s), high_s)
-    return max(float(payload_kg) - burden.payload_lost_kg, 0.0), tau_z
+    tau_z = min(max(float(tau_z_s) + perturbation.tau_z_shift_s, low_s), high_s)
+    return max(float(payload_kg) - perturbation.payload_lost_kg, 0.0), tau_z
 
 
 def with_stops(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""A plant that keeps what really happened to it, and bears the faults of a robot."""
+"""A plant that keeps its ground truth, and applies the faults of a robot to itself."""
 
 from dataclasses import replace
 
@@ -11,19 +11,19 @@ from metactl_ros.dynamics.friction import Friction
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.signals import ArmState, Array
 from metactl_ros.sim.faults import (
-    Burden,
-    loaded_conditions,
-    loaded_friction,
-    no_burden,
+    no_perturbation,
+    Perturbation,
+    perturbed_conditions,
+    perturbed_friction,
     with_stops,
 )
 from metactl_ros.sim.plant import Plant, PlantAround, PlantStart
 
 
-class Witness(PlantAround):
-    """A plant that keeps what really happened, behind the imperfections of `SensedPlant`.
+class GroundTruthPlant(PlantAround):
+    """A plant that keeps its true state and effort, which `SensedPlant` hides.
 
-    It bears the faults of the plant on top of whatever conditions it is told.
+    It applies the faults of the plant on top of whatever conditions it is told.
     """
 
     truth: ArmState
@@ -33,8 +33,8 @@ class Witness(PlantAround):
     def __init__(self, plant: Plant, arm: Arm, friction: Friction) -> None:
         super().__init__(plant)
         self._arm, self._friction = arm, friction
-        self._burden = self._unburdened = no_burden(len(arm.joint_names))
-        self._effort_share = np.array(self._burden.effort_share)
+        self._perturbation = self._unperturbed = no_perturbation(len(arm.joint_names))
+        self._effort_share = np.array(self._perturbation.effort_share)
 
     def reset(self, start: PlantStart) -> ArmState:
         """Begin a new run; nothing has been delivered yet."""
@@ -42,15 +42,15 @@ class Witness(PlantAround):
         self._told = self._in_force = start.payload_kg, start.tau_z_s
         self._before_ns = 0  # how far the run was when a jam last set the plant anew
         self.truth = self._plant.reset(start)
-        if self._burden != self._unburdened:
+        if self._perturbation != self._unperturbed:
             self.set_conditions(*self._told)
         return self.truth
 
     def step(self, effort_nm: Array) -> ArmState:
         """Advance the plant; keep effort and state."""
         self.delivered_nm = self._effort_share * effort_nm
-        if any(self._burden.is_jammed):
-            self.truth = self._step_jammed(np.array(self._burden.is_jammed))
+        if any(self._perturbation.is_jammed):
+            self.truth = self._step_jammed(np.array(self._perturbation.is_jammed))
         else:
             self.truth = self._continued(self._plant.step(self.delivered_nm))
         return self.truth
@@ -83,7 +83,7 @@ class Witness(PlantAround):
 
     def _stops_nm(self, state: ArmState, memory_nm: Array, is_jammed: NDArray[np.bool_]) -> Array:
         body = self._arm.body(float(self.payload_kg))
-        friction = loaded_friction(self._friction, self._burden.friction_factor)
+        friction = perturbed_friction(self._friction, self._perturbation.friction_factor)
         return with_stops(body, friction, state, memory_nm, self.delivered_nm, is_jammed)
 
     def _set_anew(self, state: ArmState, memory_nm: Array) -> None:
@@ -100,24 +100,24 @@ class Witness(PlantAround):
     def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
         """Change the plant; keep the payload."""
         self._told = payload_kg, tau_z_s
-        if self._burden.payload_lost_kg or self._burden.tau_z_shift_s:
-            payload, tau_z = loaded_conditions(self._burden, payload_kg, tau_z_s)
+        if self._perturbation.payload_lost_kg or self._perturbation.tau_z_shift_s:
+            payload, tau_z = perturbed_conditions(self._perturbation, payload_kg, tau_z_s)
             payload_kg, tau_z_s = np.asarray(payload), np.asarray(tau_z)
         self._plant.set_conditions(payload_kg, tau_z_s)
         self._in_force = payload_kg, tau_z_s
         self.payload_kg = payload_kg
 
     def set_friction(self, friction: Friction) -> None:
-        """Change the friction that a burden multiplies."""
+        """Change the friction that a perturbation multiplies."""
         self._friction = friction
-        self._plant.set_friction(loaded_friction(friction, self._burden.friction_factor))
+        self._plant.set_friction(perturbed_friction(friction, self._perturbation.friction_factor))
 
-    def bear(self, burden: Burden) -> None:
+    def apply(self, perturbation: Perturbation) -> None:
         """Let faults act on the plant from the next step on."""
-        if burden == self._burden:
+        if perturbation == self._perturbation:
             return
-        before, self._burden = self._burden, burden
-        self._effort_share = np.array(burden.effort_share)
+        before, self._perturbation = self._perturbation, perturbation
+        self._effort_share = np.array(perturbation.effort_share)
         self.set_conditions(*self._told)
-        if burden.friction_factor != before.friction_factor:
+        if perturbation.friction_factor != before.friction_factor:
             self.set_friction(self._friction)

@@ -28,9 +28,10 @@ from support.made_bags import (
 )
 from support.tick_logs import ARM
 
-from metactl_ros.bag.command_log import align, command_topics, FORWARD, STAMPED
+from metactl_ros.bag.command_log import align, command_topics
 from metactl_ros.bag.command_log import commands_of as commands_in
 from metactl_ros.bag.reader import BagMessage, read_bag
+from metactl_ros.bag.topics import FORWARD, STAMPED
 
 NUM = 5
 COUNT = 60

@@ -24,7 +24,7 @@ from support.made_bags import (
 )
 from support.tick_logs import Day
 
-from metactl_ros.bag.command_log import FORWARD, STAMPED
+from metactl_ros.bag.topics import FORWARD, STAMPED
 from metactl_ros.check.sent_commands import CUT_S, JOIN_S
 from metactl_ros.control.modes import Cause
 from metactl_ros.signals import NANOSECONDS_PER_SECOND as SECOND

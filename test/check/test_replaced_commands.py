@@ -20,7 +20,7 @@ from support.made_bags import (
 )
 from support.tick_logs import Day
 
-from metactl_ros.bag.command_log import FORWARD, STAMPED
+from metactl_ros.bag.topics import FORWARD, STAMPED
 from metactl_ros.replay.report import summary
 
 

@@ -28,7 +28,7 @@ from support.made_bags import (
     write,
 )
 
-from metactl_ros.bag.command_log import FORWARD, STAMPED
+from metactl_ros.bag.topics import FORWARD, STAMPED
 from metactl_ros.cli import main
 from metactl_ros.replay.report import summary
 

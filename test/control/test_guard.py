@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from metactl_ros.control.guard import Guard, MOST_PERIODS
+from metactl_ros.control.guard import Guard
 from metactl_ros.control.law import TrackingState
 from metactl_ros.control.modes import Cause
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_settings
+from metactl_ros.signals import GAP_PERIODS
 
 SHIPPED = load_settings()
 SETTINGS, LIMITS = SHIPPED.controller.guard, SHIPPED.arm.limits
@@ -41,7 +42,7 @@ class Watched:
         if self.effort is None:
             self.send(q, qd, qdd, share)
         at = TrackingState(seen_q, seen_qd, goal, qd, qdd)
-        given = {'sees': True, 'follows': True, 'acts': True} | flags
+        given = {'state_is_valid': True, 'follows': True, 'acts': True} | flags
         given = {name: np.broadcast_to(value, self.lead) for name, value in given.items()}
         self.guard.see(self.k * PERIOD_NS, at, **given)
         self.send(q, qd, qdd, share)
@@ -278,7 +279,7 @@ def test_states_that_come_seldom_are_held_to_all_limits(spoil, cause):
     watched = warm(speed=0.0)
     found = []
     for _ in range(3):
-        watched.k += 2 * MOST_PERIODS
+        watched.k += 2 * GAP_PERIODS
         found.append(int(watched.step(spoil, follows=cause == Cause.TRACKING_ERROR)))
     assert found == [0, 0, cause]
 
@@ -292,7 +293,7 @@ def test_limits_are_held_for_a_time_however_often_states_come(per_tick):
     times_ns = []
     for k in range(10 * per_tick):
         at = TrackingState(STILL - 3.2, STILL, STILL, STILL, STILL)
-        guard.see(k * PERIOD_NS // per_tick, at, sees=yes, follows=no, acts=yes)
+        guard.see(k * PERIOD_NS // per_tick, at, state_is_valid=yes, follows=no, acts=yes)
         times_ns += [k * PERIOD_NS // per_tick] if guard.error == Cause.BEYOND_LIMITS else []
     assert times_ns[0] == round(SETTINGS.persistence_s * 1e9)
 
@@ -300,7 +301,7 @@ def test_limits_are_held_for_a_time_however_often_states_come(per_tick):
 def test_after_a_gap_all_evidence_is_gathered_anew():
     watched = warm(speed=1.5)
     watched.steps(3, lambda q, qd: (q, 0.0 * qd))
-    watched.k += MOST_PERIODS
+    watched.k += GAP_PERIODS
     watched.step(lambda q, qd: (q, 0.0 * qd))
     assert not any(watched.steps(3, lambda q, qd: (q, 0.0 * qd)))
 
@@ -314,10 +315,10 @@ def test_a_state_of_the_same_instant_adds_nothing():
 
 def test_of_an_arm_that_is_not_seen_nothing_is_concluded():
     watched = warm(lead=(3,), speed=1.5)
-    sees = np.array([True, False, True])
+    state_is_valid = np.array([True, False, True])
     for _ in range(20):
-        error = watched.step(lambda q, qd: (q, -qd), sees=sees)
-    assert (error > 0).tolist() == sees.tolist()
+        error = watched.step(lambda q, qd: (q, -qd), state_is_valid=state_is_valid)
+    assert (error > 0).tolist() == state_is_valid.tolist()
 
 
 def test_a_batch_is_judged_as_its_arms_are():

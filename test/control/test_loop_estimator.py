@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.episodes import start
-from support.sights import ARM, FRICTION, MOTION, Recorder, SETTINGS
+from support.estimator_inputs import ARM, FRICTION, MOTION, Recorder, SETTINGS
 
 from metactl_ros.baselines import BASELINES, ESTIMATE, load_baselines, make_classical, truth_of
 from metactl_ros.control.loop import ControlLoop
@@ -239,7 +239,7 @@ def test_only_nominal_uses_the_estimate_and_learns(monkeypatch, warmup_ticks, he
         expected = is_nominal * np.array([5.0, -3.0])
         np.testing.assert_allclose(step.effort_nm - held, expected, rtol=0, atol=1e-12)
         np.testing.assert_array_equal(step.estimate_nm, [5.0, -3.0])
-    assert [sight.may_learn for sight in recorder.sights] == [False, is_nominal, is_nominal]
+    assert [given.may_learn for given in recorder.inputs] == [False, is_nominal, is_nominal]
 
 
 def test_an_effort_that_a_limit_cut_is_told_and_is_not_to_be_learnt_from(monkeypatch):
@@ -249,8 +249,8 @@ def test_an_effort_that_a_limit_cut_is_told_and_is_not_to_be_learnt_from(monkeyp
     is_free = [bool(np.all(step.effort_nm == step.wanted_nm)) for step in steps]
     assert is_free[:2] == [True, False]
     assert is_free[-2:] == [True, True]
-    assert [sight.may_learn for sight in recorder.sights] == [False, *is_free[:-1]]
-    told = [sight.effort_nm for sight in recorder.sights]
+    assert [given.may_learn for given in recorder.inputs] == [False, *is_free[:-1]]
+    told = [given.effort_nm for given in recorder.inputs]
     np.testing.assert_array_equal(told[1:], [step.effort_nm for step in steps[:-1]])
 
 

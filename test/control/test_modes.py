@@ -13,6 +13,7 @@ from metactl_ros.control.modes import (
     ModeSettings,
     ModeState,
     next_mode,
+    NO_JOINT,
     warmed_up_anew,
 )
 from metactl_ros.errors import ConfigError
@@ -46,7 +47,7 @@ GOOD = ModeInputs(
     is_stopping=True,
     can_move=True,
     error=Cause.NONE,
-    joint=-1,
+    joint=NO_JOINT,
     reset_requested=False,
 )
 STALE = {'state_is_fresh': False}
@@ -262,7 +263,7 @@ def test_the_same_degradations_over_a_longer_time_are_not(spacing_ns):
     assert blindness_every(spacing_ns, 50) == [BLIND] * 50
 
 
-def test_a_reset_forgives_the_degradations_before_it():
+def test_a_reset_clears_the_degradations_before_it():
     bench = Bench()
     for _ in range(5):
         bench.tick(STALE)
@@ -374,7 +375,7 @@ def test_an_error_names_its_joint_as_long_as_it_is_latched():
     bench.tick({'error': Cause.TRACKING_ERROR, 'joint': 0})
     assert (bench.state.cause, bench.state.joint) == (Cause.OVERSPEED, 1)
     bench.tick(RESET)
-    assert bench.state.joint == -1
+    assert bench.state.joint == NO_JOINT
 
 
 def test_good_ticks_before_a_failure_do_not_count_for_the_recovery():

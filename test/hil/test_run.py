@@ -192,14 +192,14 @@ def test_a_second_controller_is_another_node_and_is_ended(tmp_path, patient):
 
 UNTOLD_TIME = """
 from itertools import count
-from metactl_ros.ros.controller_node import ControlNode
+from metactl_ros.ros.controller_node import LoopNode
 from metactl_ros.ros.controller_node import main
-honest, calls = ControlNode._wall_ns, count()
+honest, calls = LoopNode._wall_ns, count()
 def now_ns(self):
     if next(calls) < 150:
         return honest(self)
     raise OverflowError('the wall clock is past 2038')
-ControlNode._wall_ns = now_ns
+LoopNode._wall_ns = now_ns
 raise SystemExit(main())
 """
 

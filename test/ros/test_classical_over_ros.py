@@ -27,8 +27,7 @@ from support.recordings import (
 )
 from support.ros_peer import PATIENCE_S, Peer, running, wait_until
 
-from metactl_ros.bag.command_log import FORWARD, STAMPED
-from metactl_ros.bag.topics import TOPICS
+from metactl_ros.bag.topics import FORWARD, STAMPED, TOPICS
 from metactl_ros.baselines import CLASSICAL, ConstantPolicy, load_baselines, load_classical
 from metactl_ros.cli import main
 from metactl_ros.control.estimators.disturbance import MomentumObserver

@@ -15,11 +15,13 @@ import pytest
 
 from metactl_ros.baselines import CLASSICAL
 from metactl_ros.control.modes import Mode
+from metactl_ros.options import LARGEST_PAYLOAD_KG
 from metactl_ros.runtime.deadlines import CORE_LATENCY
 from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
 from metactl_ros.settings import shipped_policy
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
+from rcl_interfaces.msg import Log
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -33,6 +35,7 @@ from support.ros_peer import priorities, running, wait_until
 pytestmark = pytest.mark.ros
 
 BUNDLE = shipped_policy()
+TOO_HEAVY_KG = 1.01 * LARGEST_PAYLOAD_KG
 
 
 def efforts(robot):
@@ -173,6 +176,24 @@ def test_the_payload_estimate_reaches_the_policy(controller, robot):
     assert all(math.isfinite(row['payload_estimate_kg']) for row in robot.shield)
 
 
+def test_a_payload_above_the_limit_is_refused(controller, robot):
+    said = []
+    robot.node.create_subscription(Log, '/rosout', lambda log: said.append(log.msg), 100)
+    payload = robot.node.create_publisher(Float64, 'controller/payload', 1)
+    wait_until(payload.get_subscription_count)
+    payload.publish(Float64(data=LARGEST_PAYLOAD_KG))
+    wait_until(lambda: robot.shield[-1]['payload_estimate_kg'] == LARGEST_PAYLOAD_KG)
+
+    def is_refused():
+        payload.publish(Float64(data=TOO_HEAVY_KG))  # again: nobody may have listened to the log
+        return f'payload: expected 0 to 100 kg, found {TOO_HEAVY_KG}' in said
+
+    wait_until(is_refused)
+    payload.publish(Float64(data=0.5))
+    wait_until(lambda: robot.shield[-1]['payload_estimate_kg'] == 0.5)
+    assert max(row['payload_estimate_kg'] for row in robot.shield) == LARGEST_PAYLOAD_KG
+
+
 def test_diagnostics_tell_mode_timing_and_inputs_once_a_second(controller, robot):
     robot.speaks = False
     robot.until(Mode.BLIND)
@@ -209,7 +230,12 @@ def test_only_the_payload_may_be_set_while_it_runs(controller, robot):
 
     assert is_set('payload_kg', 1.25)
     wait_until(lambda: robot.shield[-1]['payload_estimate_kg'] == 1.25)
-    for name, value in (('payload_kg', -1.0), ('policy', 'x'), ('state_timeout_s', 9.0)):
+    for name, value in (
+        ('payload_kg', -1.0),
+        ('payload_kg', TOO_HEAVY_KG),
+        ('policy', 'x'),
+        ('state_timeout_s', 9.0),
+    ):
         assert not is_set(name, value)
 
 

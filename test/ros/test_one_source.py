@@ -151,14 +151,14 @@ def test_who_commands_the_arm_as_well_is_noticed_before_it_says_a_word(
 
 ACTIVATES_ONCE_THE_FIRST_IS_LISTED = """
 import sys, time
-from metactl_ros.ros.controller_node import ControlNode, main
+from metactl_ros.ros.controller_node import LoopNode, main
 
 def take_over(self):
     while not self.count_publishers(self._topics['joint_commands']):
         time.sleep(0.01)  # a machine that stalls finds others later than a controller waits
     honest(self)
 
-honest, ControlNode._take_over = ControlNode._take_over, take_over
+honest, LoopNode._take_over = LoopNode._take_over, take_over
 sys.exit(main())
 """
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ros
 
 ENDS_ITSELF = """
 import gc, os, signal, sys, weakref
-from metactl_ros.ros.controller_node import ControlNode
+from metactl_ros.ros.controller_node import LoopNode
 from metactl_ros.ros.front_node import FrontProcess
 from metactl_ros.ros.spin import run_node
 
@@ -25,7 +25,7 @@ arguments = ['--ros-args', '-p', 'autostart:=true']
 made, front = [], FrontProcess(arguments)
 
 def make():
-    node = ControlNode(front)
+    node = LoopNode(front)
     made.append(weakref.ref(node))
     gc.freeze()  # as the control thread does
     node.create_timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -39,14 +39,14 @@ sys.exit(code if made[0]() is None else 'the node outlives its run')
 WITH_A_TIMER = """
 import os, signal, sys, time
 import rclpy
-from metactl_ros.ros.controller_node import ControlNode
+from metactl_ros.ros.controller_node import LoopNode
 from metactl_ros.ros.front_node import FrontProcess
 from metactl_ros.ros.spin import run_node
 
 arguments = ['--ros-args', '-p', 'autostart:=true']
 front = FrontProcess(arguments)
 
-class Told(ControlNode):
+class Told(LoopNode):
     def stop_control(self):
         super().stop_control()
         print('control was stopped', flush=True)

@@ -9,7 +9,7 @@ import pytest
 from support.rides import NOMINAL, WARMUP
 from support.worlds import MS, on_time, SECOND_NS
 
-from metactl_ros.control.modes import Cause, Mode
+from metactl_ros.control.modes import Cause, Mode, NO_JOINT
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from metactl_ros.ros import supervisor as module
@@ -172,11 +172,11 @@ def test_changes_are_logged_once_and_as_gravely_as_they_are(node):
         (Mode.NOMINAL, 'info'),
     )
     for mode, _ in rows:
-        tick = SimpleNamespace(mode=mode, cause=Cause.NONE, joint=-1)
+        tick = SimpleNamespace(mode=mode, cause=Cause.NONE, joint=NO_JOINT)
         supervisor.modes.note(tick, 0, is_enabled=True)
         supervisor.look()
     supervisor.modes.is_ending = True
-    tick = SimpleNamespace(mode=Mode.BLIND, cause=Cause.NONE, joint=-1)
+    tick = SimpleNamespace(mode=Mode.BLIND, cause=Cause.NONE, joint=NO_JOINT)
     supervisor.modes.note(tick, 0, is_enabled=True)
     supervisor.end()
     supervisor.end()
@@ -188,7 +188,7 @@ def test_changes_are_logged_once_and_as_gravely_as_they_are(node):
 def test_changes_that_were_lost_are_counted_in_the_log(node):
     supervisor, _ = supervisor_of(node)
     for number in range(MOST_NEWS + 7):
-        tick = SimpleNamespace(mode=Mode(number % 2), cause=Cause.NONE, joint=-1)
+        tick = SimpleNamespace(mode=Mode(number % 2), cause=Cause.NONE, joint=NO_JOINT)
         supervisor.modes.note(tick, 0, is_enabled=True)
     supervisor.look()
     assert node.said[0] == ('error', '7 changes of the mode came too fast to be logged.')

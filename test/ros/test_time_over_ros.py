@@ -25,8 +25,8 @@ HASTY = 'state_timeout_s:=0.1'  # a busy machine is late by less, mostly
 BEYOND_2038 = """
 import sys
 from metactl_ros.ros import controller_node
-now = controller_node.ControlNode._wall_ns
-controller_node.ControlNode._wall_ns = lambda self: now(self) + 2**31 * 10**9
+now = controller_node.LoopNode._wall_ns
+controller_node.LoopNode._wall_ns = lambda self: now(self) + 2**31 * 10**9
 sys.exit(controller_node.main())
 """
 

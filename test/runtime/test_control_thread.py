@@ -159,7 +159,7 @@ def test_efforts_are_checked_at_their_limits_and_not_before(beyond_nm):
         assert output.num_checks_failed == (beyond_nm > 0.0)
 
 
-def test_a_violation_is_an_error_of_one_tick_which_a_reset_forgives():
+def test_a_violation_is_an_error_of_one_tick_which_a_reset_clears():
     world = on_time()
     actuate = world.controller.loop.actuate
     world.at(305 * MS, lambda: setattr(world.controller.loop, 'actuate', bad_once))

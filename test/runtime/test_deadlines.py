@@ -34,8 +34,8 @@ from metactl_ros.runtime.deadlines import (
     CORE_LATENCY,
     CREEP,
     Deadlines,
-    KEPT,
     sleep_until,
+    TICKS_KEPT,
 )
 
 FIRST_NS = 123_456_789
@@ -158,9 +158,9 @@ def test_quantiles_are_those_of_the_ticks_so_far():
 
 
 def test_quantiles_forget_what_is_no_longer_kept():
-    late_ms = ticked(5_000_000, *[1_000_000] * KEPT).lateness_ms()
+    late_ms = ticked(5_000_000, *[1_000_000] * TICKS_KEPT).lateness_ms()
     assert late_ms == {'p50': 1.0, 'p99': 1.0, 'max': 1.0}
-    assert ticked(5_000_000, *[1_000_000] * (KEPT - 1)).lateness_ms()['max'] == 5.0
+    assert ticked(5_000_000, *[1_000_000] * (TICKS_KEPT - 1)).lateness_ms()['max'] == 5.0
 
 
 def test_the_histogram_has_a_bin_for_each_end_and_one_for_the_rest():

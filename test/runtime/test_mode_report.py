@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from metactl_ros.control.modes import Cause, Mode
+from metactl_ros.control.modes import Cause, Mode, NO_JOINT
 from metactl_ros.runtime.mode_report import (
     ENDS,
     explain,
@@ -25,7 +25,7 @@ from metactl_ros.runtime.mode_report import (
 SECOND_NS = 1_000_000_000
 
 
-def tick(mode, cause=Cause.NONE, joint=-1):
+def tick(mode, cause=Cause.NONE, joint=NO_JOINT):
     return SimpleNamespace(mode=mode, cause=cause, joint=joint)
 
 
@@ -83,7 +83,7 @@ def test_a_change_tells_where_from_where_to_and_why():
     assert [change.at_ns for change in changes] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(('joint', 'name'), [(-1, ''), (0, ''), (1, ', elbow'), (2, '')])
+@pytest.mark.parametrize(('joint', 'name'), [(NO_JOINT, ''), (0, ''), (1, ', elbow'), (2, '')])
 def test_the_joint_that_a_cause_is_about_is_named(joint, name):
     log = ModeLog(('', 'elbow'))
     log.note(tick(Mode.FAULT, Cause.OVERSPEED, joint), 0, is_enabled=True)

@@ -14,52 +14,52 @@ from metactl_ros.runtime.sources import (
     EVIDENCE_LASTS_NS,
     GOES_ON_NS,
     LEASE_NS,
-    LINE_LASTS_NS,
-    Lines,
     Listing,
     names_of,
     NEAR,
     NUM_VERDICTS,
     Publisher,
     SourceWatch,
+    STREAM_LASTS_NS,
+    Streams,
     TAKEOVER_NS,
     TOGETHER_NS,
     UNNUMBERED,
 )
 
 MS, PERIOD_NS = 1_000_000, 10_000_000
-LOOK_NS = 50 * MS
+POLL_NS = 50 * MS
 ROBOT, OTHER = Publisher('/robot', b'r'), Publisher('/other', b'o')
 
 
 class Ear:
-    """Lines, and what they made of messages in the order of their coming."""
+    """Streams, and what they made of messages in the order of their coming."""
 
     def __init__(self):
-        self.lines, self.now_ns = Lines(), 10**12
+        self.streams, self.now_ns = Streams(), 10**12
 
     def hears(self, numbers, every_ns=PERIOD_NS):
         used = []
         for number in numbers:
             self.now_ns += every_ns
-            used.append(self.lines.receive(number, self.now_ns))
+            used.append(self.streams.receive(number, self.now_ns))
         return used
 
     @property
     def are_several(self):
-        return self.lines.are_several(self.now_ns)
+        return self.streams.are_several(self.now_ns)
 
 
 @given(
     start=st.integers(1, 10**9),
     gaps=st.lists(st.integers(1, 10_000), max_size=60),
-    every_ns=st.sampled_from([1, 100_000, PERIOD_NS, LINE_LASTS_NS, 10 * LINE_LASTS_NS]),
+    every_ns=st.sampled_from([1, 100_000, PERIOD_NS, STREAM_LASTS_NS, 10 * STREAM_LASTS_NS]),
 )
 def test_one_publisher_is_one_however_many_messages_are_lost(start, gaps, every_ns):
     ear = Ear()
     assert all(ear.hears(np.cumsum([start, *gaps]).tolist(), every_ns))
     assert not ear.are_several
-    assert ear.lines.num_foreign_used == 0
+    assert ear.streams.num_foreign_used == 0
 
 
 @given(
@@ -92,7 +92,7 @@ def test_of_an_intruder_almost_nothing_is_used(first):
         used[False] += ear.hears([5001 + k], 5 * MS)
     assert ear.are_several
     # One that counts ahead takes the place of the robot for a moment.
-    assert sum(used[True]) <= ear.lines.num_foreign_used <= 2
+    assert sum(used[True]) <= ear.streams.num_foreign_used <= 2
     assert sum(used[True]) == (first > 5000)
     assert not any(used[False][2:])  # nobody is believed any more
 
@@ -112,19 +112,19 @@ def test_a_single_message_of_another_is_noticed_with_the_next_of_the_robot():
 def test_evidence_is_forgotten_after_a_second():
     ear = Ear()
     ear.hears([5, 1, 6])
-    assert ear.lines.are_several(ear.now_ns + EVIDENCE_LASTS_NS - 1)
-    assert not ear.lines.are_several(ear.now_ns + EVIDENCE_LASTS_NS)
+    assert ear.streams.are_several(ear.now_ns + EVIDENCE_LASTS_NS - 1)
+    assert not ear.streams.are_several(ear.now_ns + EVIDENCE_LASTS_NS)
 
 
 @pytest.mark.parametrize('num_before', [1, 3, 30, 3000])
-@pytest.mark.parametrize('pause_ns', [TAKEOVER_NS, LINE_LASTS_NS, 10 * LINE_LASTS_NS])
+@pytest.mark.parametrize('pause_ns', [TAKEOVER_NS, STREAM_LASTS_NS, 10 * STREAM_LASTS_NS])
 def test_a_robot_that_starts_again_is_one_and_is_used_at_once(num_before, pause_ns):
     ear = Ear()
     ear.hears(range(1, num_before + 1))
     ear.now_ns += pause_ns
     assert all(ear.hears(range(1, 6000)))
     assert not ear.are_several
-    assert ear.lines.num_foreign_used == 0
+    assert ear.streams.num_foreign_used == 0
 
 
 def test_another_that_takes_over_at_once_is_used_after_a_short_silence():
@@ -142,7 +142,7 @@ def test_one_that_took_over_from_a_robot_that_comes_back_was_a_second_one():
     assert num_used > 0
     ear.hears([200 + NEAR - 1])
     assert ear.are_several
-    assert num_used <= ear.lines.num_foreign_used <= num_used + 1
+    assert num_used <= ear.streams.num_foreign_used <= num_used + 1
 
 
 def test_where_the_middleware_numbers_nothing_all_is_used():
@@ -191,80 +191,80 @@ def test_contradictions_are_forgotten_after_a_second():
     assert not contradictions.are_there(EVIDENCE_LASTS_NS)
 
 
-class Sight:
-    """A listing of the publishers of joint states, looked at again and again."""
+class PolledList:
+    """A listing of the publishers of joint states, polled again and again."""
 
     def __init__(self):
         self.listing, self.ear = Listing(), Ear()
         self.number = count(1)
 
-    def looks(self, *listed, times=1, speaks=True):
-        """Look; meanwhile the robot speaks, or not. Return the last judgement."""
+    def polls(self, *listed, times=1, speaks=True):
+        """Poll; meanwhile the robot speaks, or not. Return the last judgement."""
         for _ in range(times):
             now_ns = self.ear.now_ns
-            several = self.listing.look(listed, now_ns, self.ear.lines)
+            several = self.listing.look(listed, now_ns, self.ear.streams)
             if speaks:
                 self.ear.hears([next(self.number) for _ in range(5)])
             else:
-                self.ear.now_ns += LOOK_NS
+                self.ear.now_ns += POLL_NS
         return several
 
 
 def test_a_publisher_alone_is_one():
-    sight = Sight()
-    assert not sight.looks()
-    assert not sight.looks(ROBOT, times=1000)
+    polled = PolledList()
+    assert not polled.polls()
+    assert not polled.polls(ROBOT, times=1000)
 
 
 def test_who_appears_beside_a_robot_that_goes_on_speaking_is_noticed_in_time():
-    sight = Sight()
-    sight.looks(times=3)
-    sight.looks(ROBOT, times=20)
-    times = GOES_ON_NS // LOOK_NS + 2
-    assert not sight.looks(ROBOT, OTHER, times=times - 1)
-    assert sight.looks(ROBOT, OTHER)
-    assert times * LOOK_NS <= 1000 * MS
-    assert not sight.looks(ROBOT)  # it left
+    polled = PolledList()
+    polled.polls(times=3)
+    polled.polls(ROBOT, times=20)
+    times = GOES_ON_NS // POLL_NS + 2
+    assert not polled.polls(ROBOT, OTHER, times=times - 1)
+    assert polled.polls(ROBOT, OTHER)
+    assert times * POLL_NS <= 1000 * MS
+    assert not polled.polls(ROBOT)  # it left
 
 
 def test_a_robot_that_was_killed_and_started_again_is_one_though_two_are_listed():
-    sight = Sight()
-    sight.looks(ROBOT, times=20)
-    sight.looks(ROBOT, times=20, speaks=False)  # dead, and still listed
-    sight.number = count(1)
-    for _ in range(19_700 * MS // LOOK_NS):
-        assert not sight.looks(ROBOT, OTHER)
+    polled = PolledList()
+    polled.polls(ROBOT, times=20)
+    polled.polls(ROBOT, times=20, speaks=False)  # dead, and still listed
+    polled.number = count(1)
+    for _ in range(19_700 * MS // POLL_NS):
+        assert not polled.polls(ROBOT, OTHER)
     for _ in range(100):
-        assert not sight.looks(OTHER)
+        assert not polled.polls(OTHER)
 
 
 def test_first_words_that_come_before_the_first_look_are_of_the_new_one():
-    sight = Sight()
-    sight.looks(ROBOT, times=20)
-    sight.looks(ROBOT, times=20, speaks=False)
-    sight.number = count(1)
-    sight.ear.hears([next(sight.number) for _ in range(5)])  # appeared between two looks
-    assert not sight.looks(ROBOT, OTHER, times=100)
+    polled = PolledList()
+    polled.polls(ROBOT, times=20)
+    polled.polls(ROBOT, times=20, speaks=False)
+    polled.number = count(1)
+    polled.ear.hears([next(polled.number) for _ in range(5)])  # appeared between two polls
+    assert not polled.polls(ROBOT, OTHER, times=100)
 
 
 def test_two_that_appear_together_are_two_though_nobody_speaks():
-    sight = Sight()
-    sight.looks(speaks=False)
-    assert sight.looks(ROBOT, OTHER, speaks=False)
-    sight = Sight()
-    sight.looks(ROBOT, times=TOGETHER_NS // LOOK_NS - 1, speaks=False)
-    assert sight.looks(ROBOT, OTHER, speaks=False)
-    sight = Sight()
-    sight.looks(ROBOT, times=TOGETHER_NS // LOOK_NS, speaks=False)
-    assert not sight.looks(ROBOT, OTHER, speaks=False)
+    polled = PolledList()
+    polled.polls(speaks=False)
+    assert polled.polls(ROBOT, OTHER, speaks=False)
+    polled = PolledList()
+    polled.polls(ROBOT, times=TOGETHER_NS // POLL_NS - 1, speaks=False)
+    assert polled.polls(ROBOT, OTHER, speaks=False)
+    polled = PolledList()
+    polled.polls(ROBOT, times=TOGETHER_NS // POLL_NS, speaks=False)
+    assert not polled.polls(ROBOT, OTHER, speaks=False)
 
 
 def test_two_that_are_listed_for_longer_than_a_lease_are_two():
-    sight = Sight()
-    sight.looks(ROBOT, times=100, speaks=False)
-    times = LEASE_NS // LOOK_NS
-    assert not sight.looks(ROBOT, OTHER, times=times, speaks=False)
-    assert sight.looks(ROBOT, OTHER, times=2, speaks=False)
+    polled = PolledList()
+    polled.polls(ROBOT, times=100, speaks=False)
+    times = LEASE_NS // POLL_NS
+    assert not polled.polls(ROBOT, OTHER, times=times, speaks=False)
+    assert polled.polls(ROBOT, OTHER, times=2, speaks=False)
 
 
 def test_findings_name_the_topic_and_all_who_publish():
@@ -283,10 +283,10 @@ def test_of_two_the_one_that_is_left_is_not_believed_before_it_is_alone():
     """The other may have been the robot, which starts again."""
     watch = SourceWatch('/joint_states')
     for number in (5, 1, 6):
-        watch.lines.receive(number, 0)
+        watch.streams.receive(number, 0)
     watch.look([ROBOT, OTHER], {}, 0)
     late_ns = 10_000_000_000
-    watch.lines.receive(100, late_ns)
+    watch.streams.receive(100, late_ns)
     assert not watch.are_states_in_doubt(late_ns)
     watch.look([ROBOT, OTHER], {}, late_ns)
     assert 'found /other, /robot alive' in watch.findings[0]
@@ -304,7 +304,7 @@ def test_messages_are_findings_as_well_and_can_be_forgotten():
     watch.look([ROBOT], {}, 0)
     assert 'some that contradict the others, from /robot' in watch.findings[0]
     for number in (5, 1, 6):
-        watch.lines.receive(number, 0)
+        watch.streams.receive(number, 0)
     watch.look([ROBOT], {}, 0)
     assert 'found /robot alive' in watch.findings[0]
     watch.contradictions = Contradictions()

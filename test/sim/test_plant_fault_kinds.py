@@ -14,7 +14,7 @@ from metactl_ros.dynamics.friction import friction_torque
 from metactl_ros.ros.simulated_robot import brake_damping, brake_effort, FreeRunningRobot
 from metactl_ros.signals import ArmState
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
-from metactl_ros.sim.faults import burden_of, Fault, FaultSchedule, KINDS, with_stops
+from metactl_ros.sim.faults import Fault, FaultSchedule, KINDS, perturbation_of, with_stops
 
 MS = 1_000_000
 PERIOD_NS = 10 * MS
@@ -122,14 +122,14 @@ def robot_of(settings, plant='rk4', effort=(20.0, 5.0), qd=(0.8, -0.8)):
 def test_a_brake_that_is_engaged_acts_instead_of_the_command_and_lets_go_again(settings):
     robot = robot_of(settings)
     robot.step(PERIOD_NS)
-    robot.bear(burden_of([on('brake')], 0, 2))
+    robot.apply(perturbation_of([on('brake')], 0, 2))
     damping = brake_damping(settings.arm, 0.01)
     for _ in range(3):
         held = robot.reading.truth
         reading = robot.step(PERIOD_NS)
         assert reading.is_braking
         assert np.array_equal(reading.effort_nm, brake_effort(settings.arm, damping, 1.0, held))
-    robot.bear(burden_of([], 0, 2))
+    robot.apply(perturbation_of([], 0, 2))
     reading = robot.step(PERIOD_NS)
     assert not reading.is_braking
 
@@ -142,9 +142,9 @@ def test_jammed_joints_stand_still_whatever_the_torque_and_the_others_move(setti
     robot = robot_of(settings, plant, (150.0, -60.0))
     robot.step(PERIOD_NS)
     where = robot.reading.truth.q_rad
-    robot.bear(burden_of([on('jam', joint=joint)], 0, 2))
+    robot.apply(perturbation_of([on('jam', joint=joint)], 0, 2))
     readings = [robot.step(PERIOD_NS) for _ in range(30)]
-    robot.bear(burden_of([], 0, 2))
+    robot.apply(perturbation_of([], 0, 2))
     after = robot.step(PERIOD_NS).truth
     robot.close()
     struck = np.array([joint in (None, 0), joint in (None, 1)])
@@ -184,7 +184,7 @@ def test_beside_a_jammed_shoulder_the_elbow_is_a_pendulum(settings, plant):
     if plant == 'bullet':
         pytest.importorskip('pybullet', reason="needs pip install 'metactl_ros[sim]'")
     robot = robot_of(settings, plant, (10.0, 5.0), qd=(0.0, 0.0))
-    robot.bear(burden_of([on('jam', joint=0)], 0, 2))
+    robot.apply(perturbation_of([on('jam', joint=0)], 0, 2))
     found = [robot.step(PERIOD_NS).truth.q_rad[1] for _ in range(50)][-1]
     robot.close()
     # A uniform rod with the payload of 1 kg at its tip, in steps of 0.1 ms.

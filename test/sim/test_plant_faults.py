@@ -19,14 +19,14 @@ from metactl_ros.settings import faults_file, load_faults, make_plant
 from metactl_ros.signals import ArmState
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
 from metactl_ros.sim.faults import (
-    burden_of,
     Fault,
     FaultSchedule,
     is_plant_fault,
     KINDS,
-    loaded_friction,
-    no_burden,
+    no_perturbation,
     parse_faults,
+    perturbation_of,
+    perturbed_friction,
 )
 
 MS = 1_000_000
@@ -205,8 +205,10 @@ def test_rename_and_clock_jump_change_names_and_stamps_alone():
     assert is_same(came._replace(names=NAMES, stamp_ns=message(4).stamp_ns), message(4))
 
 
-def test_the_burden_is_what_the_faults_of_the_plant_add_up_to():
-    assert burden_of([on(kind) for kind in ('drop', 'nan', 'bias')], 5, 2) == no_burden(2)
+def test_the_perturbation_is_what_the_faults_of_the_plant_add_up_to():
+    assert perturbation_of(
+        [on(kind) for kind in ('drop', 'nan', 'bias')], 5, 2
+    ) == no_perturbation(2)
     faults = [
         on('torque_loss', 0.5),
         on('torque_loss', 0.5, joint=1),
@@ -214,23 +216,23 @@ def test_the_burden_is_what_the_faults_of_the_plant_add_up_to():
         on('payload_drop', 0.2),
         Fault(kind='tau_z_drift', at_s=2.0, amount=0.5),
     ]
-    assert burden_of(faults, 4_000 * MS, 2) == no_burden(2)._replace(
+    assert perturbation_of(faults, 4_000 * MS, 2) == no_perturbation(2)._replace(
         effort_share=(0.5, 0.25), friction_factor=3.0, payload_lost_kg=0.2, tau_z_shift_s=1.0
     )
 
 
 def test_the_burden_has_as_many_joints_as_the_arm():
-    found = burden_of([on('torque_loss', 0.5, joint=2), on('jam', joint=1)], 0, 3)
-    assert found == no_burden(3)._replace(
+    found = perturbation_of([on('torque_loss', 0.5, joint=2), on('jam', joint=1)], 0, 3)
+    assert found == no_perturbation(3)._replace(
         effort_share=(1.0, 1.0, 0.5), is_jammed=(False, True, False)
     )
     with pytest.raises(ConfigError, match='Fault jam: expected a joint of 0 to 1, found 2'):
-        burden_of([on('jam', joint=2)], 0, 2)
+        perturbation_of([on('jam', joint=2)], 0, 2)
     assert parse_faults([{'kind': 'bias', 'at_s': 0.0, 'joint': 2}], 3) == [on('bias', joint=2)]
 
 
 def test_only_the_levels_of_friction_per_joint_are_multiplied():
-    friction = loaded_friction(OF_THREE, 3.0)
+    friction = perturbed_friction(OF_THREE, 3.0)
     for name, factor in {
         'coulomb_nm': 3.0,
         'static_nm': 3.0,
@@ -239,7 +241,7 @@ def test_only_the_levels_of_friction_per_joint_are_multiplied():
     }.items():
         expected = [factor * value for value in getattr(OF_THREE, name)]
         assert getattr(friction, name) == pytest.approx(expected)
-    assert loaded_friction(OF_THREE, 0.5).smoothing_velocity_radps == (0.12, 0.15, 0.2)
+    assert perturbed_friction(OF_THREE, 0.5).smoothing_velocity_radps == (0.12, 0.15, 0.2)
 
 
 def free_robot(settings, plant='rk4'):
@@ -256,7 +258,7 @@ def driven(settings, faults, plant='rk4', steps=20):
     robot, truths = free_robot(settings, plant), []
     for _ in range(steps):
         reading = robot.step(PERIOD_NS)
-        robot.bear(burden_of(faults, reading.driven_ns, 2))
+        robot.apply(perturbation_of(faults, reading.driven_ns, 2))
         truths.append([*reading.truth.q_rad, *reading.truth.qd_radps, *reading.memory_nm])
     robot.close()
     return np.array(truths)
@@ -276,8 +278,8 @@ def test_faults_of_the_plant_change_the_truth_of_either_plant_and_can_end(settin
     assert np.array_equal(healthy[0], ill[0])
     assert np.abs(healthy - ill)[-1].max() > 1e-5
     robot = free_robot(settings, plant)
-    robot.bear(burden_of([on(kind)], 10**9, 2))
-    robot.bear(no_burden(2))
+    robot.apply(perturbation_of([on(kind)], 10**9, 2))
+    robot.apply(no_perturbation(2))
     cured = [robot.step(PERIOD_NS).truth.q_rad for _ in range(20)]
     robot.close()
     assert np.array_equal(cured, healthy[:, :2])
@@ -287,7 +289,7 @@ def test_faults_of_the_plant_change_the_truth_of_either_plant_and_can_end(settin
 def test_a_plant_obeys_its_new_friction_as_if_made_with_it(settings, plant):
     if plant == 'bullet':
         pytest.importorskip('pybullet', reason="needs pip install 'metactl_ros[sim]'")
-    friction = loaded_friction(settings.plant.friction, 3.0)
+    friction = perturbed_friction(settings.plant.friction, 3.0)
     assert (friction.coulomb_nm, friction.static_nm) == (6.0, 9.0)
     other = replace(settings, plant=replace(settings.plant, friction=friction))
     changed, made = make_plant(plant, settings), make_plant(plant, other)
@@ -303,21 +305,21 @@ def test_a_plant_obeys_its_new_friction_as_if_made_with_it(settings, plant):
 
 def test_torque_loss_is_seen_in_the_delivered_effort_and_payload_never_below_zero(settings):
     robot = free_robot(settings)
-    robot.bear(burden_of([on('torque_loss', 0.25, joint=1), on('payload_drop', 5.0)], 0, 2))
+    robot.apply(perturbation_of([on('torque_loss', 0.25, joint=1), on('payload_drop', 5.0)], 0, 2))
     assert robot.step(PERIOD_NS).effort_nm.tolist() == [20.0, 3.75]
-    assert robot._witness.payload_kg == 0.0
+    assert robot._ground_truth.payload_kg == 0.0
     robot.restart(start([0.4, -0.3], payload_kg=0.7))  # the fault is still on
     robot.step(PERIOD_NS)
-    assert robot._witness.payload_kg == 0.0
-    robot.bear(no_burden(2))
-    assert robot._witness.payload_kg == 0.7
+    assert robot._ground_truth.payload_kg == 0.0
+    robot.apply(no_perturbation(2))
+    assert robot._ground_truth.payload_kg == 0.7
 
 
 def test_tau_z_drift_stays_within_what_a_period_can_simulate(settings):
     robot = free_robot(settings)
     for amount, tau_z_s in ((-10.0, 0.02), (10.0, 102.0)):
-        robot.bear(burden_of([on('tau_z_drift', amount)], 10_000 * MS, 2))
-        assert robot._witness._plant._plant._tau_z_s.item() == tau_z_s
+        robot.apply(perturbation_of([on('tau_z_drift', amount)], 10_000 * MS, 2))
+        assert robot._ground_truth._plant._plant._tau_z_s.item() == tau_z_s
 
 
 def test_the_timeline_begins_with_the_first_command_and_where_it_is_told_to(settings):

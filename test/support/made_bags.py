@@ -8,9 +8,8 @@ from mcap.writer import Writer
 import numpy as np
 from rosbags.typesys import get_typestore, Stores
 
-from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.reader import BagMessage
-from metactl_ros.bag.topics import SHIELD_NAMES
+from metactl_ros.bag.topics import FORWARD, SHIELD_NAMES, STAMPED
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 from support.tick_logs import ARM, Day, SETTINGS, shield_row
 

@@ -9,10 +9,9 @@ from mcap.writer import CompressionType
 from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
 
-from metactl_ros.bag.command_log import FORWARD, STAMPED
 from metactl_ros.bag.reader import BagError, read_bag
 from metactl_ros.bag.tick_log import read_ticks
-from metactl_ros.bag.topics import load_definition
+from metactl_ros.bag.topics import FORWARD, load_definition, STAMPED
 from metactl_ros.bag.writer import BagTopic, BagWriter, ReceivedMessage
 from metactl_ros.processes import loopback_environment, running, Setup
 from support.made_bags import doctored, STORE

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from metactl_ros.bag.command_log import CommandLog, FORWARD, STAMPED
+from metactl_ros.bag.command_log import CommandLog
 from metactl_ros.bag.tick_log import Seen, TickLog
-from metactl_ros.bag.topics import SHIELD_NAMES
+from metactl_ros.bag.topics import FORWARD, SHIELD_NAMES, STAMPED
 from metactl_ros.control.modes import Cause
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.reference_source import MotionSource

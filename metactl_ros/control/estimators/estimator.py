@@ -15,10 +15,7 @@ import numpy as np
 
 from metactl_ros.control.law import TrackingError, TrackingState
 from metactl_ros.dynamics.rigid_body import Posture
-from metactl_ros.signals import Array, each_arm, Flags, seconds, where_arms
-
-MOST_PERIODS = 5
-"""Between two states of which an estimator makes sense."""
+from metactl_ros.signals import Array, each_arm, Flags, GAP_PERIODS, seconds, where_arms
 
 
 class EstimatorInput(NamedTuple):
@@ -61,7 +58,7 @@ class Estimation:
     ) -> None:
         self._estimator = estimator
         self._largest = np.array(largest_nm)
-        self._gap_ns = MOST_PERIODS * period_ns
+        self._gap_ns = GAP_PERIODS * period_ns
         self.estimate_nm = np.zeros(len(largest_nm))
         self.reset(self.estimate_nm)
 

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.episodes import start
-from support.sights import (
+from support.estimator_inputs import (
     ARM,
     assert_batch_equals_arms,
     at_goal,
+    estimator_input,
     FRICTION,
     LAW,
     NO_FRICTION,
-    random_sights,
+    random_inputs,
     ride,
-    sight,
 )
 
 from metactl_ros.control.estimators.choice import EstimatorSettings, make_estimator
@@ -106,9 +106,9 @@ def textbook_effort(book, here):
 @pytest.mark.parametrize('growth', [1.0, 1e4], ids=['within', 'at the bounds'])
 def test_the_law_is_slotine_and_lis(growth):
     settings = replace(SETTINGS, **{name: growth * getattr(SETTINGS, name) for name in RATES})
-    estimator, sights = estimator_of(settings), random_sights(1, 40)
-    book = Textbook(settings, sights[0].payload_estimate_kg)
-    for here in sights:
+    estimator, inputs = estimator_of(settings), random_inputs(1, 40)
+    book = Textbook(settings, inputs[0].payload_estimate_kg)
+    for here in inputs:
         here = here._replace(may_learn=np.array(True))
         expected = textbook_effort(book, here)
         np.testing.assert_allclose(effort_of(estimator, here), expected, rtol=1e-12, atol=1e-11)
@@ -165,7 +165,7 @@ def test_without_a_bound_in_the_way_the_lyapunov_function_loses_k_d_s_m_s_and_no
 def test_no_parameter_leaves_its_bounds_however_fast_it_is_learnt(seed, growth):
     estimator = estimator_of(replace(SETTINGS, **dict.fromkeys(RATES, growth)))
     book = Textbook(SETTINGS, 0.0)
-    for here in random_sights(seed, 12):
+    for here in random_inputs(seed, 12):
         found = estimator.update(here)
         (q, qd, _, qd_desired, qdd_desired), s = here.at, here.error.s_radps
         textbook_effort(book, here)  # for its filters
@@ -178,14 +178,14 @@ def test_no_parameter_leaves_its_bounds_however_fast_it_is_learnt(seed, growth):
 
 def test_nothing_is_learnt_while_it_may_not_but_the_bank_goes_on():
     adaptive, fixed = estimator_of(SETTINGS), estimator_of(STUBBORN)
-    sights = random_sights(4, 20)
-    for here in sights:
+    inputs = random_inputs(4, 20)
+    for here in inputs:
         here = here._replace(may_learn=np.array(False))
         np.testing.assert_array_equal(adaptive.update(here), fixed.update(here))
-    last = sights[-1]._replace(may_learn=np.array(True))
-    book = Textbook(SETTINGS, sights[0].payload_estimate_kg)
+    last = inputs[-1]._replace(may_learn=np.array(True))
+    book = Textbook(SETTINGS, inputs[0].payload_estimate_kg)
     book.gamma, learnt = 0.0 * book.gamma, book.gamma
-    for here in [*sights, last]:
+    for here in [*inputs, last]:
         if here is last:
             book.gamma = learnt
         expected = textbook_effort(book, here)
@@ -205,7 +205,7 @@ def bank_miss(horizon_s, rate_hz):
         q, qd = state.q_rad, state.qd_radps
         if k / rate_hz == 0.1:  # lagging as the memory is: the weight goes to its bound, one
             ahead = Reference(q, qd + np.sign(plant.memory_nm), np.zeros(2))
-            estimator.update(sight(q, qd, ahead, passed_s=1.0 / rate_hz))
+            estimator.update(estimator_input(q, qd, ahead, passed_s=1.0 / rate_hz))
         else:
             here = at_goal(q, qd, passed_s=(k > 0) / rate_hz, learn=False)
             found = estimator.update(here)

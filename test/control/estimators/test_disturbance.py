@@ -5,7 +5,14 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.episodes import start
-from support.sights import ARM, assert_batch_equals_arms, at_goal, NO_FRICTION, ride, sight
+from support.estimator_inputs import (
+    ARM,
+    assert_batch_equals_arms,
+    at_goal,
+    estimator_input,
+    NO_FRICTION,
+    ride,
+)
 
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.disturbance import (
@@ -96,8 +103,8 @@ def lag(seed):
 def test_the_integral_grows_with_the_sliding_variable():
     estimator = Integral(IntegralSettings(rate_per_s2=K_I), LARGEST_NM)
     q, qd, wanted = lag(0)
-    assert not estimator.update(sight(q, qd, wanted, passed_s=0.0)).any()
-    found = estimator.update(sight(q, qd, wanted, passed_s=0.02))
+    assert not estimator.update(estimator_input(q, qd, wanted, passed_s=0.0)).any()
+    found = estimator.update(estimator_input(q, qd, wanted, passed_s=0.02))
     s = wanted.qd_radps - qd + 5.0 * (wanted.q_rad - q)
     expected = MODEL.at(q, qd).apply(K_I * 0.02 * s)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
@@ -106,19 +113,19 @@ def test_the_integral_grows_with_the_sliding_variable():
 def test_the_integral_stands_still_while_it_may_not_learn():
     estimator = Integral(IntegralSettings(rate_per_s2=K_I), LARGEST_NM)
     q, qd, wanted = lag(1)
-    before = estimator.update(sight(q, qd, wanted))
+    before = estimator.update(estimator_input(q, qd, wanted))
     for _ in range(5):
-        found = estimator.update(sight(q, qd, wanted, learn=False))
+        found = estimator.update(estimator_input(q, qd, wanted, learn=False))
         np.testing.assert_array_equal(found, before)
-    assert estimator.update(sight(q, qd, wanted)) == pytest.approx(2 * before)
+    assert estimator.update(estimator_input(q, qd, wanted)) == pytest.approx(2 * before)
 
 
 def test_a_reset_forgets_the_integral():
     estimator = Integral(IntegralSettings(rate_per_s2=K_I), LARGEST_NM)
     q, qd, wanted = lag(2)
-    assert np.abs(estimator.update(sight(q, qd, wanted))).min() > 0.1
+    assert np.abs(estimator.update(estimator_input(q, qd, wanted))).min() > 0.1
     estimator.reset()
-    assert not estimator.update(sight(q, qd, wanted, passed_s=0.0)).any()
+    assert not estimator.update(estimator_input(q, qd, wanted, passed_s=0.0)).any()
 
 
 def recorded(lack_nm, num_steps=1200):

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.sights import ARM, Recorder, SETTINGS
+from support.estimator_inputs import ARM, Recorder, SETTINGS
 
 from metactl_ros.baselines import load_baselines, truth_of
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.disturbance import IntegralSettings, MomentumObserverSettings
-from metactl_ros.control.estimators.estimator import Estimation, MOST_PERIODS
+from metactl_ros.control.estimators.estimator import Estimation
 from metactl_ros.control.law import TrackingError, TrackingState
 from metactl_ros.errors import ConfigError
+from metactl_ros.signals import GAP_PERIODS
 
 PERIOD_NS = 10_000_000
 TRUTH = truth_of(SETTINGS.plant, 0.75, 2.0)
@@ -49,7 +50,7 @@ def test_an_estimator_is_told_the_mean_effort_since_the_state_before():
         record(estimation, efforts)
     look(estimation, 3)
     look(estimation, 3.5)  # nothing new was sent: the last effort still acts
-    found = [(sight.passed_s, list(sight.effort_nm)) for sight in recorder.sights]
+    found = [(given.passed_s, list(given.effort_nm)) for given in recorder.inputs]
     assert found == [
         (0.0, [7.0, 3.0]),
         (0.01, [1.0, 2.0]),
@@ -68,12 +69,12 @@ def test_an_estimator_is_told_of_the_state_its_goal_its_time_and_whether_it_may_
         estimation.update(tick * PERIOD_NS, posture, here, error, 0.6, None)
         record(estimation, [0.0, 0.0], may_learn)
     estimation.update(10 * PERIOD_NS, posture, here, error, 0.6, None)
-    assert [sight.may_learn for sight in recorder.sights] == [False, True, False, True]
-    assert [sight.time_s for sight in recorder.sights] == [0.07, 0.08, 0.09, 0.1]
-    for sight in recorder.sights:
-        assert sight.payload_estimate_kg == 0.6
-        assert sight.posture is posture
-        for told, expected in ((sight.at, here), (sight.error, error)):
+    assert [given.may_learn for given in recorder.inputs] == [False, True, False, True]
+    assert [given.time_s for given in recorder.inputs] == [0.07, 0.08, 0.09, 0.1]
+    for given in recorder.inputs:
+        assert given.payload_estimate_kg == 0.6
+        assert given.posture is posture
+        for told, expected in ((given.at, here), (given.error, error)):
             np.testing.assert_array_equal(told, expected)
 
 
@@ -87,13 +88,13 @@ def test_of_two_states_with_one_stamp_it_sees_the_first():
     record(estimation, [3.0, 3.0])
     for tick in (2, 1, 0):
         look(estimation, tick)
-    assert len(recorder.sights) == 2
+    assert len(recorder.inputs) == 2
     assert estimation.estimate_nm.tolist() == [1.0, 2.0]
     look(estimation, 3)
-    assert list(recorder.sights[-1].effort_nm) == [3.0, 3.0]  # not forgotten on the way
+    assert list(recorder.inputs[-1].effort_nm) == [3.0, 3.0]  # not forgotten on the way
 
 
-@pytest.mark.parametrize(('ticks', 'resets'), [(MOST_PERIODS, 0), (MOST_PERIODS + 0.01, 1)])
+@pytest.mark.parametrize(('ticks', 'resets'), [(GAP_PERIODS, 0), (GAP_PERIODS + 0.01, 1)])
 def test_after_a_gap_of_more_than_five_periods_it_begins_anew(ticks, resets):
     recorder = Recorder()
     estimation = estimation_of(recorder)
@@ -101,10 +102,10 @@ def test_after_a_gap_of_more_than_five_periods_it_begins_anew(ticks, resets):
     before = recorder.num_resets
     look(estimation, ticks)
     assert recorder.num_resets == before + resets
-    assert recorder.sights[-1].passed_s == (0.0 if resets else 0.05)
+    assert recorder.inputs[-1].passed_s == (0.0 if resets else 0.05)
     look(estimation, ticks + 1)
     assert recorder.num_resets == before + resets
-    assert recorder.sights[-1].passed_s == 0.01
+    assert recorder.inputs[-1].passed_s == 0.01
 
 
 def test_a_reset_begins_anew_with_no_estimate():
@@ -117,7 +118,7 @@ def test_a_reset_begins_anew_with_no_estimate():
     assert estimation.estimate_nm.tolist() == [0.0, 0.0]
     assert recorder.num_resets == before + 1
     look(estimation, 0)
-    last = recorder.sights[-1]
+    last = recorder.inputs[-1]
     assert (last.passed_s, list(last.effort_nm), last.may_learn) == (0.0, [4.0, 5.0], False)
 
 
@@ -146,14 +147,14 @@ def test_an_effort_that_was_measured_counts_for_that_which_was_sent(told, believ
     look(estimation, 0)
     record(estimation, [10.0, 20.0])
     look(estimation, 1, told)
-    assert list(recorder.sights[-1].effort_nm) == believed
+    assert list(recorder.inputs[-1].effort_nm) == believed
 
 
 @pytest.mark.parametrize('payload_kg', [np.nan, np.inf, np.array(np.nan)])
 def test_a_payload_estimate_that_is_no_number_is_none(payload_kg):
     recorder = Recorder()
     look(estimation_of(recorder), 0, payload_kg=payload_kg)
-    assert recorder.sights[0].payload_estimate_kg == 0.0
+    assert recorder.inputs[0].payload_estimate_kg == 0.0
 
 
 def test_efforts_that_nobody_sees_take_no_room():

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.episodes import start
-from support.sights import (
+from support.estimator_inputs import (
     ARM,
     assert_batch_equals_arms,
     at_goal,
+    estimator_input,
     FRICTION,
     LAW,
     NO_FRICTION,
-    sight,
 )
-from support.sights import SETTINGS as SHIPPED
+from support.estimator_inputs import SETTINGS as SHIPPED
 
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.friction_observers import (
@@ -56,7 +56,7 @@ def level(v):
 
 
 def moving(v, **options):
-    """Return the sight of two joints at one velocity, without an error."""
+    """Return the input with two joints at one velocity, without an error."""
     return at_goal([0.0, 0.0], [v, v], **options)
 
 
@@ -105,7 +105,7 @@ def lugre_ride(correction, dt):
         t = k * dt
         wanted, rate, push = 0.2 * np.sin(3 * t), 0.6 * np.cos(3 * t), -1.8 * np.sin(3 * t)
         goal = Reference(*(np.array([x, x]) for x in (wanted, rate, push)))
-        here = sight(np.array([q, q]), np.array([v, v]), goal, passed_s=dt * (k > 0))
+        here = estimator_input(np.array([q, q]), np.array([v, v]), goal, passed_s=dt * (k > 0))
         (estimate, _) = observer.update(here)
         e_dot, s, miss = rate - v, here.error.s_radps[0], z - estimate / SIGMA_0
         value.append(0.5 * mass * s**2 + 0.5 * SIGMA_0 / correction * miss**2)
@@ -135,11 +135,11 @@ def test_at_rest_the_bristle_moves_with_the_correction_alone():
     observer, zero = LugreObserver(LUGRE), np.zeros(2)
     ahead = Reference(zero, np.array([0.4, -0.2]), zero)
     for _ in range(1000):
-        found = observer.update(sight(zero, zero, ahead, passed_s=0.01))
+        found = observer.update(estimator_input(zero, zero, ahead, passed_s=0.01))
     expected = SIGMA_0 * LUGRE.correction * 10.0 * ahead.qd_radps
     np.testing.assert_allclose(found, expected, rtol=1e-8)
     for _ in range(1000):
-        found = observer.update(sight(zero, zero, ahead, passed_s=0.01, learn=False))
+        found = observer.update(estimator_input(zero, zero, ahead, passed_s=0.01, learn=False))
     np.testing.assert_allclose(found, expected, rtol=3e-8)  # a rate of 1e-9 / s for 20 s
 
 
@@ -212,7 +212,9 @@ def test_on_its_reference_the_arm_gets_exactly_what_it_needs_from_model_and_orac
 def test_off_its_reference_payload_and_friction_are_those_of_the_reference():
     oracle = Oracle(TRUTH, PER_KG)
     q, qd, qd_desired, qdd_desired = np.random.default_rng(1).uniform(-1.5, 1.5, (4, 2))
-    found = oracle.update(sight(q, qd, Reference(q + 0.1, qd_desired, qdd_desired), passed_s=0.0))
+    found = oracle.update(
+        estimator_input(q, qd, Reference(q + 0.1, qd_desired, qdd_desired), passed_s=0.0)
+    )
     needed = true_effort(TRUTH.payload_kg, q, qd_desired, qdd_desired)
     expected = needed - model_effort(q, qd_desired, qdd_desired)
     np.testing.assert_allclose(found, expected, rtol=1e-12)

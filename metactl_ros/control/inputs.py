@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """State and reference as the control loop uses them: finite, whatever was measured or asked for.
 
-    state not finite, or absurd              the last position that was seen, at rest
+    state not finite, or absurd              the last valid position, at rest
     reference not finite, or out of limits   a hold at that position
 
-What was replaced is told, for each arm of a batch; modes and guard decide what follows from it.
+Flags report, per arm, what was substituted; modes and guard decide what follows from it.
 """
 
 from typing import NamedTuple
@@ -25,9 +25,9 @@ class View(NamedTuple):
     """State and reference, with what stands in for the missing, and what follows from them."""
 
     at: TrackingState
-    sees: Flags
+    state_is_valid: Flags
     """Whether the state is usable, shape (...)."""
-    knows_goal: Flags
+    reference_is_valid: Flags
     """Whether the reference is, shape (...)."""
     is_within_limits: Flags
     """Whether position and velocity are within the joint limits, shape (...)."""
@@ -36,8 +36,8 @@ class View(NamedTuple):
     error: TrackingError
 
 
-class Sight:
-    """What one controller, or a batch of them, sees; it remembers where it saw an arm last."""
+class InputFilter:
+    """Makes inputs of one controller, or of a batch, finite; keeps the last valid positions."""
 
     def __init__(self, arm: ArmModel, body: RigidBody, law: LawSettings) -> None:
         limits = arm.limits
@@ -52,25 +52,25 @@ class Sight:
         least = np.concatenate((*ends, *ends, -self._hardest_radps2))
         self._most, self._least = np.minimum(most, ABSURD), np.maximum(least, -ABSURD)
         self.last_q_rad: Array = np.zeros(len(arm.joint_names))
-        """Where each arm was seen last, shape (..., n)."""
+        """The last valid position of each arm, shape (..., n)."""
         self.forget(())
 
     def forget(self, shape: tuple[int, ...]) -> None:
-        """Forget the last look, but not where arms were; these have the shape (...)."""
+        """Drop the cached view, but not the last positions; arms have the shape (...)."""
         self._all_arms: Flags = np.ones(shape, dtype=bool)
-        self._seen: tuple[ArmState, Reference, View] | None = None
+        self._cache: tuple[ArmState, Reference, View] | None = None
 
-    def look(self, state: ArmState, reference: Reference) -> View:
-        """Return a new view, and keep it: the same objects are asked about twice in a step."""
+    def filtered(self, state: ArmState, reference: Reference) -> View:
+        """Return a new view, and cache it: one step asks twice about the same objects."""
         view = self._view(state, reference)
-        self._seen = (state, reference, view)
+        self._cache = (state, reference, view)
         return view
 
-    def recall(self, state: ArmState, reference: Reference) -> View:
-        """Return the view of the last look if it was at these very objects, else a new one."""
-        seen = self._seen
-        if seen is not None and seen[0] is state and seen[1] is reference:
-            return seen[2]
+    def cached(self, state: ArmState, reference: Reference) -> View:
+        """Return the cached view if it is of these very objects, else a new one."""
+        kept = self._cache
+        if kept is not None and kept[0] is state and kept[1] is reference:
+            return kept[2]
         return self._view(state, reference)
 
     def _view(self, state: ArmState, reference: Reference) -> View:
@@ -83,34 +83,35 @@ class Sight:
             reference.qdd_radps2.copy(),
         )
         numbers = np.concatenate((q, qd, *goal), axis=-1)
-        sees = knows_goal = is_within = self._all_arms
+        state_is_valid = reference_is_valid = is_within = self._all_arms
         at = TrackingState(q, qd, *goal)
         if not is_all((numbers >= self._least) & (numbers <= self._most)):  # something is amiss
-            sees = each_arm((np.abs(q) <= ABSURD) & (np.abs(qd) <= ABSURD))
-            knows_goal = each_arm(
+            state_is_valid = each_arm((np.abs(q) <= ABSURD) & (np.abs(qd) <= ABSURD))
+            reference_is_valid = each_arm(
                 (goal[0] <= self._upper_rad)
                 & (goal[0] >= self._lower_rad)
                 & (np.abs(goal[1]) <= self._fastest_radps)
                 & (np.abs(goal[2]) <= self._hardest_radps2)
             )
-            at = self._with_substitutes(at, sees, knows_goal)
+            at = self._with_substitutes(at, state_is_valid, reference_is_valid)
             is_within = self._is_within_limits(at)
         self.last_q_rad = at.q
         error = tracking_error(self._law, at)
-        return View(at, sees, knows_goal, is_within, self._body.at(at.q, at.qd), error)
+        posture = self._body.at(at.q, at.qd)
+        return View(at, state_is_valid, reference_is_valid, is_within, posture, error)
 
     def _with_substitutes(
-        self, at: TrackingState, sees: Flags, knows_goal: Flags
+        self, at: TrackingState, state_is_valid: Flags, reference_is_valid: Flags
     ) -> TrackingState:
-        """Return the last position at rest for what is not seen, a hold for what is not known."""
+        """Return the last position at rest for an invalid state, a hold for such a reference."""
         zero = np.zeros(at.q.shape)
-        q = where_arms(sees, at.q, self.last_q_rad)
+        q = where_arms(state_is_valid, at.q, self.last_q_rad)
         return TrackingState(
             q=q,
-            qd=where_arms(sees, at.qd, zero),
-            q_desired=where_arms(knows_goal, at.q_desired, q),
-            qd_desired=where_arms(knows_goal, at.qd_desired, zero),
-            qdd_desired=where_arms(knows_goal, at.qdd_desired, zero),
+            qd=where_arms(state_is_valid, at.qd, zero),
+            q_desired=where_arms(reference_is_valid, at.q_desired, q),
+            qd_desired=where_arms(reference_is_valid, at.qd_desired, zero),
+            qdd_desired=where_arms(reference_is_valid, at.qdd_desired, zero),
         )
 
     def _is_within_limits(self, at: TrackingState) -> Flags:

@@ -29,7 +29,7 @@ NO_FRICTION = replace(
 NO_LIMITS = replace(ARM.limits, effort_nm=(1e9, 1e9), effort_rate_nmps=(1e12, 1e12))
 
 
-def sight(
+def estimator_input(
     q, qd, wanted, *, time_s=0.0, passed_s=0.01, effort_nm=(0.0, 0.0), payload_kg=0.0, learn=True
 ) -> EstimatorInput:
     """Return what an estimator is shown of arrays (..., 2) and a `Reference`."""
@@ -42,20 +42,20 @@ def sight(
 
 
 def at_goal(q, qd, qdd=(0.0, 0.0), **options) -> EstimatorInput:
-    """Return a sight of an arm that is where it should be."""
+    """Return the input with an arm that is where it should be."""
     q, qd, qdd = (np.array(x, dtype=np.float64) for x in (q, qd, qdd))
-    return sight(q, qd, Reference(q, qd, qdd), **options)
+    return estimator_input(q, qd, Reference(q, qd, qdd), **options)
 
 
-def random_sights(seed, num, lead=()) -> list[EstimatorInput]:
-    """Return sights of arms that move at random and may learn at random, 10 ms apart."""
+def random_inputs(seed, num, lead=()) -> list[EstimatorInput]:
+    """Return inputs with arms that move at random and may learn at random, 10 ms apart."""
     rng = np.random.default_rng(seed)
     drawn = []
     for k in range(num):
         q, qd, q_d, qd_d, qdd_d, effort = rng.uniform(-1.5, 1.5, (6, *lead, 2))
         may_learn = rng.random(lead) < 0.8
         drawn.append(
-            sight(
+            estimator_input(
                 q,
                 qd,
                 Reference(q + 0.2 * q_d, qd + qd_d, 3.0 * qdd_d),
@@ -70,7 +70,7 @@ def random_sights(seed, num, lead=()) -> list[EstimatorInput]:
 
 
 def of_arm(together, index):
-    """Return the sight of one arm of a batch."""
+    """Return the input of one arm of a batch."""
     at = TrackingState(*(part[index] for part in together.at))
     return together._replace(
         at=at,
@@ -84,13 +84,13 @@ def of_arm(together, index):
 
 def assert_batch_equals_arms(settings) -> None:
     """Assert that an estimator gives each arm of a batch what it would give that arm alone."""
-    sights = random_sights(3, 60, (4,))
+    inputs = random_inputs(3, 60, (4,))
     estimator = make_estimator(settings, ARM, LAW)
-    together = np.stack([estimator.update(one) for one in sights])
+    together = np.stack([estimator.update(one) for one in inputs])
     assert np.abs(together).max() > 1.0
     for arm in range(4):
         estimator.reset()
-        alone = [estimator.update(of_arm(one, arm)) for one in sights]
+        alone = [estimator.update(of_arm(one, arm)) for one in inputs]
         np.testing.assert_allclose(together[:, arm], alone, rtol=1e-12, atol=1e-12)
 
 
@@ -98,15 +98,15 @@ class Recorder:
     """An estimator that keeps its inputs and returns what a test sets."""
 
     def __init__(self, answer=(0.0, 0.0)):
-        self.sights, self.num_resets, self.answer = [], 0, np.array(answer)
+        self.inputs, self.num_resets, self.answer = [], 0, np.array(answer)
 
     def reset(self):
         """Count it."""
         self.num_resets += 1
 
-    def update(self, sight):
+    def update(self, given):
         """Keep it."""
-        self.sights.append(sight)
+        self.inputs.append(given)
         return self.answer
 
 
