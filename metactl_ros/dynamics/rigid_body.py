@@ -40,8 +40,12 @@ class Posture(Protocol):
     def apply(self, x: Array) -> Array:
         """Return M(q) x, shape (..., n)."""
 
-    def solve(self, torque_nm: Array) -> Array:
-        """Return M(q)^-1 tau, rad / s^2, shape (..., n)."""
+    @property
+    def effective_inertia(self) -> Array:
+        """1 / (M^-1)_ii: what a joint feels while the others are free, kg m^2, shape (..., n)."""
+
+    def solve(self, torque_nm: Array, armature_kgm2: Array | None = None) -> Array:
+        """Return M(q)^-1 tau, rad / s^2, shape (..., n); armature adds to the diagonal of M."""
 
     def coriolis(self, v_radps: Array) -> Array:
         """Return C(q, qd) v with C in Christoffel form, N m, shape (..., n)."""
@@ -122,8 +126,8 @@ class ArmModel(Protocol):
     def limits(self) -> JointLimits:
         """What the hardware bears."""
 
-    def body(self, payload_kg: float = 0.0) -> RigidBody:
-        """Return the rigid body with a point mass at the tip."""
+    def body(self, payload_kg: float | Array = 0.0) -> RigidBody:
+        """Return the rigid body with a point mass at the tip, of shape (...) for a batch."""
 
     def body_per_kg(self) -> RigidBody:
         """Return what one kilogram at the tip adds to M, C and g: all are linear in it."""

@@ -185,10 +185,19 @@ class TwoLinkPosture:
         x1, x2 = _parts(x)
         return _pair(self._M11 * x1 + self._M12 * x2, self._M12 * x1 + self._M22 * x2)
 
-    def solve(self, torque_nm: Array) -> Array:
-        """Return M(q)^-1 tau by Cramer's rule, rad / s^2, shape (..., 2)."""
+    @property
+    def effective_inertia(self) -> Array:
+        """1 / (M^-1)_ii, kg m^2, shape (..., 2)."""
+        determinant = self._M11 * self._M22 - self._M12 * self._M12
+        return _pair(determinant / self._M22, determinant / self._M11)
+
+    def solve(self, torque_nm: Array, armature_kgm2: Array | None = None) -> Array:
+        """Return (M(q) + diag(armature))^-1 tau by Cramer's rule, rad / s^2, shape (..., 2)."""
         t1, t2 = _parts(torque_nm)
         M11, M12, M22 = self._M11, self._M12, self._M22
+        if armature_kgm2 is not None:
+            a1, a2 = _parts(armature_kgm2)
+            M11, M22 = M11 + a1, M22 + a2
         scale = 1.0 / (M11 * M22 - M12 * M12)
         return _pair((M22 * t1 - M12 * t2) * scale, (M11 * t2 - M12 * t1) * scale)
 

@@ -144,3 +144,45 @@ def test_a_batch_gives_the_same_acceleration_as_its_rows_one_by_one(random_state
     ]
     # The sine of a batch and that of one number may differ in the last bit.
     np.testing.assert_allclose(together, rows, rtol=1e-12, atol=1e-12)
+
+
+def test_an_armature_adds_to_the_diagonal_of_the_inertia(random_states):
+    q, qd, torque = random_states
+    armature = np.random.default_rng(1).uniform(0.0, 3.0, q.shape)
+    M = ARM.body(0.7).inertia_matrix(q) + armature[..., np.newaxis] * np.eye(2)
+    found = ARM.body(0.7).at(q, qd).solve(torque, armature)
+    np.testing.assert_allclose(found, np.linalg.solve(M, torque[..., np.newaxis])[..., 0])
+
+
+def test_no_armature_is_an_armature_of_zero_to_the_bit(random_states):
+    q, qd, torque = random_states
+    posture = ARM.body(0.7).at(q, qd)
+    np.testing.assert_array_equal(
+        posture.solve(torque, np.zeros_like(torque)), posture.solve(torque)
+    )
+
+
+def test_a_torque_on_one_joint_alone_feels_the_effective_inertia(random_states):
+    q, qd, _ = random_states
+    posture = ARM.body(0.7).at(q, qd)
+    for joint in range(2):
+        push = np.zeros_like(q)
+        push[:, joint] = 1.0
+        feels = 1.0 / posture.solve(push)[:, joint]
+        np.testing.assert_allclose(posture.effective_inertia[:, joint], feels, rtol=1e-12)
+    assert (posture.effective_inertia <= posture.diagonal + 1e-12).all()
+
+
+def test_a_batch_of_payloads_gives_each_arm_its_own_body(random_states):
+    q, qd, torque = random_states
+    payloads_kg = np.linspace(0.0, 1.5, len(q))
+    together = ARM.body(payloads_kg).at(q, qd)
+    armature = np.full(q.shape, 0.2)
+    for k in (0, 333, 999):
+        alone = ARM.body(float(payloads_kg[k])).at(q[k], qd[k])
+        for of_batch, of_one in (
+            (together.bias[k], alone.bias),
+            (together.effective_inertia[k], alone.effective_inertia),
+            (together.solve(torque, armature)[k], alone.solve(torque[k], armature[k])),
+        ):
+            np.testing.assert_allclose(of_batch, of_one, rtol=1e-12)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.three_joints import M, ThreeJoints
 
 from metactl_ros.dynamics.rigid_body import JointLimits
 from metactl_ros.errors import ConfigError
@@ -51,3 +52,14 @@ def test_a_symmetric_range_has_an_upper_end_above_zero(upper):
         ConfigError, match=r'JointLimits\.position_rad: expected finite values above'
     ):
         replace(LIMITS, position_rad=upper)
+
+
+def test_the_stand_in_with_three_joints_keeps_the_protocol_of_a_posture():
+    rng = np.random.default_rng(0)
+    q, torque, armature = rng.uniform(0.1, 2.0, (3, 5, 3))
+    posture = ThreeJoints().body().at(q, np.zeros_like(q))
+    np.testing.assert_allclose(posture.apply(posture.solve(torque)), torque)
+    qdd = posture.solve(torque, armature)
+    np.testing.assert_allclose(posture.apply(qdd) + armature * qdd, torque)
+    feels = 1.0 / np.diag(np.linalg.inv(M))
+    np.testing.assert_allclose(posture.effective_inertia, np.broadcast_to(feels, (5, 3)))

@@ -72,11 +72,20 @@ class Posture:
     def apply(self, x):
         return x @ self._M
 
-    def solve(self, torque_nm):
-        return np.linalg.solve(self._M, torque_nm[..., np.newaxis])[..., 0]
+    @property
+    def effective_inertia(self):
+        return np.broadcast_to(1.0 / np.diag(np.linalg.inv(self._M)), self._q.shape)
+
+    def solve(self, torque_nm, armature_kgm2=None):
+        inertia = self._M if armature_kgm2 is None else self._M + _diagonal(armature_kgm2)
+        return np.linalg.solve(inertia, torque_nm[..., np.newaxis])[..., 0]
 
     def coriolis(self, v_radps):
         return np.zeros(v_radps.shape)
+
+
+def _diagonal(values):
+    return values[..., np.newaxis] * np.eye(values.shape[-1])
 
 
 @dataclass(frozen=True)
