@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Result files: JSON that is complete or absent, with what is needed to repeat the run."""
 
-import dataclasses
 from importlib import metadata
 import json
 from pathlib import Path
@@ -10,6 +9,7 @@ import platform
 import subprocess
 import sys
 
+from metactl_ros.config import stated
 from metactl_ros.files import write_atomically
 from metactl_ros.settings import Settings
 
@@ -30,7 +30,7 @@ def provenance(settings: Settings) -> dict[str, object]:
     """Return the resolved settings, the versions, the code and the command, for a result file."""
     packages = ('metactl_ros', 'numpy', 'pybullet', 'torch', 'stable-baselines3')
     return {
-        'settings': dataclasses.asdict(settings) | {'arm': settings.arm.stated()},
+        'settings': stated(settings),
         'versions': {'python': platform.python_version()}
         | {name: version for name in packages if (version := _version(name))},
         'code': code_of_checkout(),

@@ -6,11 +6,11 @@ Gains and estimator of a baseline come from a file that may be another one when 
 replayed. So the node publishes them as JSON, which keeps every bit of a number.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 import json
 from typing import Self
 
-from metactl_ros.config import build
+from metactl_ros.config import build, stated
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.settings import ControllerSettings
@@ -61,7 +61,7 @@ class RecordedController:
 
     def to_json(self) -> str:
         """Return the text that ~/bundle carries."""
-        return json.dumps(asdict(self))
+        return json.dumps(stated(self))
 
     def applied_to(self, robot: ControllerSettings) -> ControllerSettings:
         """Return the settings of the controller on a robot."""

@@ -100,7 +100,8 @@ def test_another_estimate_than_the_one_acted_upon_is_found(rivals, mode):
     value = log.estimate_nm[tick, 1] + 1e-3
     found = names_at(check(changed(log, 'estimate.joint2', tick, value), controller), tick)
     assert 'normal' in found
-    assert ('effort' in found) == (mode == Mode.NOMINAL)  # nominal gains have no weight for it
+    assert 'constant' in found
+    assert ('effort' in found) == (mode <= Mode.STOP)  # in BLIND and FAULT no gains are used
 
 
 def test_an_estimate_beyond_what_the_joints_bear_is_found(rivals):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from support.situations import LAW, MODEL, SETTINGS, Situation
+from support.situations import LAW, LAYOUT, MODEL, SETTINGS, Situation
 
 from metactl_ros.control.law import (
     AdmissibleGains,
@@ -22,8 +22,8 @@ def effort(situation, theta):
     """Return the law's effort for any gains; only a test may vouch for them itself."""
     gains = AdmissibleGains(np.asarray(theta, dtype=float))
     qdd = situation.qdd_desired
-    hold = holding_torque(situation.bias, situation.phi, gains)
-    return computed_torque(situation.posture, hold, qdd, situation.error, gains)
+    hold = holding_torque(situation.bias, situation.features, gains)
+    return computed_torque(situation.posture, hold, qdd, situation.features, gains)
 
 
 def random_theta(rng, lead=()):
@@ -31,7 +31,7 @@ def random_theta(rng, lead=()):
 
 
 def test_nominal_gains_are_the_baseline_of_the_paper():
-    gains = nominal_gains(LAW, 2, 2)
+    gains = nominal_gains(LAW, LAYOUT, 2)
     np.testing.assert_array_equal(gains, [30, 30, 5, 5, 0, 0, 0, 0])
     here = Situation(0)
     e, e_dot = here.q_desired - here.q, here.qd_desired - here.qd
@@ -65,7 +65,7 @@ def test_each_entry_of_the_gains_does_what_its_name_says():
 
 def test_on_the_nominal_arm_the_error_obeys_the_closed_loop_equation():
     here = Situation(4)
-    tau = effort(here, nominal_gains(LAW, 2, 2))
+    tau = effort(here, nominal_gains(LAW, LAYOUT, 2))
     qdd = MODEL.forward_dynamics(here.q, here.qd, tau)
     e, e_dot = here.q_desired - here.q, here.qd_desired - here.qd
     np.testing.assert_allclose(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.situations import LAW, MODEL, SETTINGS, Situation
+from support.situations import LAW, LAYOUT, MODEL, SETTINGS, Situation
 
 from metactl_ros.control.law import (
     AdmissibleGains,
@@ -28,11 +28,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def function(**changes):
-    return LyapunovFunction(replace(SHIPPED, **changes), LAW, 2)
+    return LyapunovFunction(replace(SHIPPED, **changes), LAW, SETTINGS.arm.sample_inertias())
 
 
 def half_space(here, lyapunov):
-    return lyapunov.half_space(here.posture, here.error, here.phi)
+    return lyapunov.half_space(here.posture, here.error, here.features, here.estimate_nm)
 
 
 def value_of(lyapunov, q_desired, qd_desired, q, qd):
@@ -46,8 +46,8 @@ def test_the_half_space_is_the_rate_of_v_along_a_simulated_nominal_step(seed):
     here, lyapunov = Situation(seed), function()
     theta = here.rng.uniform([10, 10, 1, 1, -6, -6, -3, -3], [60, 60, 10, 10, 6, 6, 3, 3])
     gains = AdmissibleGains(theta)
-    hold = holding_torque(here.bias, here.phi, gains)
-    tau = computed_torque(here.posture, hold, here.qdd_desired, here.error, gains)
+    hold = holding_torque(here.bias, here.features, gains)
+    tau = computed_torque(here.posture, hold, here.qdd_desired, here.features, gains)
     qdd = MODEL.forward_dynamics(here.q, here.qd, tau)
 
     def value_after(dt):
@@ -67,7 +67,7 @@ def test_the_half_space_is_the_rate_of_v_along_a_simulated_nominal_step(seed):
 def test_the_bound_is_the_rate_at_which_the_condition_is_just_met():
     here, lyapunov = Situation(3), function()
     space = half_space(here, lyapunov)
-    theta = nominal_gains(LAW, 2, 2)
+    theta = nominal_gains(LAW, LAYOUT, 2)
     v_dot = space.excess(theta) - lyapunov.alpha_per_s * (space.value - lyapunov.target_level)
     assert v_dot - rate_bound(lyapunov, space.value) == pytest.approx(space.excess(theta))
 
@@ -83,10 +83,10 @@ def test_the_half_space_does_not_depend_on_the_reference_acceleration():
 @pytest.mark.parametrize('seed', range(5))
 def test_missing_effort_raises_the_rate_by_its_pull(seed):
     here, lyapunov = Situation(seed), function()
-    theta, missing = nominal_gains(LAW, 2, 2), np.array([3.0, -2.0])
+    theta, missing = nominal_gains(LAW, LAYOUT, 2), np.array([3.0, -2.0])
     gains = AdmissibleGains(theta)
-    hold = holding_torque(here.bias, here.phi, gains)
-    tau = computed_torque(here.posture, hold, here.qdd_desired, here.error, gains)
+    hold = holding_torque(here.bias, here.features, gains)
+    tau = computed_torque(here.posture, hold, here.qdd_desired, here.features, gains)
     rates = []
     for torque in (tau, tau - missing):
         qdd = MODEL.forward_dynamics(here.q, here.qd, torque)
@@ -134,7 +134,7 @@ def assert_nominal_gains_are_admissible_everywhere(P, seed):  # noqa: N803
     p_matrix = tuple(map(tuple, P.tolist()))
     here = Situation(seed, (100,), error_rad=1.0)
     space = half_space(here, function(p_matrix=p_matrix, target_error_rad=0.0))
-    assert np.all(space.excess(nominal_gains(LAW, 2, 2)) <= 0.0)
+    assert np.all(space.excess(nominal_gains(LAW, LAYOUT, 2)) <= 0.0)
 
 
 def test_the_nominal_gains_are_admissible_at_every_state_for_the_shipped_p():
