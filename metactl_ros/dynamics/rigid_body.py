@@ -136,7 +136,4 @@ class ArmModel(Protocol):
         """Return the least eigenvalue of M over all postures and payloads."""
 
     def sample_inertias(self) -> Array:
-        """Return M of the body without payload in postures all over the workspace, (S, n, n).
-
-        A payload only adds to M, so what one N m moves most is among these.
-        """
+        """Return M without payload, as the law has it, all over the workspace, (S, n, n)."""

@@ -85,6 +85,55 @@ def test_an_estimate_column_without_an_estimator_is_refused():
         replace(controller, estimator=None)
 
 
+def with_margin(controller, rho_nm):
+    return replace(controller, lyapunov=replace(controller.lyapunov, rho_nm=rho_nm))
+
+
+def test_a_margin_without_an_estimate_to_count_on_is_refused():
+    controller, _ = controller_of('momentum_observer')
+    message = r'rho_nm: is how far an estimate may be off, .* no column `estimate`, found \['
+    with pytest.raises(ConfigError, match=message):
+        with_margin(SETTINGS.controller, 0.1)
+    box = replace(controller.gain_box, feed_forward=())
+    with pytest.raises(ConfigError, match=message):  # one that is only looked at is not enough
+        replace(with_margin(controller, 0.1), gain_box=box)
+    with pytest.raises(ConfigError, match=r'rho_nm: expected 2 entries, one per joint, found 3'):
+        with_margin(controller, (0.1, 0.1, 0.1))
+
+
+def test_an_estimate_that_has_no_weight_is_not_counted_on():
+    """The shield of the paper's law does not move because somebody estimates beside it."""
+    watched, _ = controller_of('momentum_observer')
+    watched = replace(watched, gain_box=SETTINGS.controller.gain_box)
+    plain = without_warmup(SETTINGS.controller)
+    signals, found = random_signals(40), []
+    for controller in (plain, watched):
+        loop, rng = ControlLoop(ARM, controller), np.random.default_rng(0)
+        loop.reset(ArmState(0, signals[0, 0], np.zeros(2)))
+        for k, (q, qd, *goal) in enumerate(signals):
+            state, wanted = ArmState(k * PERIOD_NS, q, qd), Reference(*goal)
+            loop.observe(state, wanted, 0.5)
+            step = loop.actuate(rng.uniform(-1.0, 1.0, 8), state, wanted, k * PERIOD_NS)
+            found.append((step.effort_nm, step.decision.half_space.constant))
+    for one, other in zip(found[:40], found[40:], strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize('rho_nm', [0.0, 0.05, (0.11, 0.1)])
+def test_the_nominal_gains_pass_whatever_is_estimated_and_whatever_the_margin(rho_nm):
+    controller = with_margin(controller_of('ct_integral').controller, rho_nm)
+    signals, loop = random_signals(60, 5), ControlLoop(ARM, unguarded(controller))
+    loop.reset(ArmState(0, signals[0, 0], np.zeros_like(signals[0, 0])))
+    for k, (q, qd, *goal) in enumerate(signals):
+        state, wanted = ArmState(k * PERIOD_NS, q, qd), Reference(*goal)
+        loop.observe(state, wanted, 0.5)
+        action = np.broadcast_to(loop.nominal_action, (5, loop.gain_map.size))
+        step = loop.actuate(action, state, wanted, k * PERIOD_NS)
+        assert not step.decision.was_moved.any()
+    assert np.abs(step.estimate_nm).max() > 0.1
+
+
 @pytest.mark.parametrize(('num_extra', 'name'), [(1, 'oracle'), (3, 'oracle'), (2, 'ct_best')])
 def test_extra_features_are_the_joints_of_an_estimator_or_none(num_extra, name):
     controller, _ = controller_of(name)
