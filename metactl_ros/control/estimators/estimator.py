@@ -5,8 +5,8 @@
     M^ qdd + C^ qd + g^ + d = tau          d: payload, friction and memory, in N m
 
 An estimate of d is one more column of Phi, which the shield counts on, and a classical controller
-is a constant theta with an estimator: limits, modes and shield are those of the learned one. The loop asks its estimator with
-each new state, before the policy is asked.
+is a constant theta with an estimator: limits, modes and shield are those of the learned one. The
+loop asks its estimator with each new state, before the policy is asked.
 """
 
 from typing import NamedTuple, Protocol
