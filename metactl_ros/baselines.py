@@ -8,7 +8,8 @@
     oracle              the same, with the truth for an estimate: a limit, not a competitor
 
 They run in the loop of the learned policy, under the same limits, modes and shield. An estimate is
-a column of Phi of its own with a weight from 0 to 1: what the shield may take back of it.
+a column of Phi of its own with a weight from 0 to 1: what the shield, which counts on it, may take
+back of it. Whoever estimates has a position gain K_p, too.
 `config/classical/` holds what `python -m training.tune` found for arms with different sensors.
 """
 
@@ -44,6 +45,8 @@ CLASSICAL: tuple[ClassicalName, ...] = ('ct', *BASELINES)
 ORACLE: BaselineName = 'oracle'
 
 ESTIMATE = ColumnRange(column='estimate', ends=(0.0, 1.0))
+KP_PER_S2 = (0.0, 900.0)
+"""Range of K_p where there is an estimate, 1 / s^2."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +54,8 @@ class Baseline:
     """Gains and estimator of one classical controller, as `config/classical/` states them."""
 
     theta: tuple[float, ...]
-    """K_d, Lambda, then the columns of the gain box, for each joint; an estimate weighs 1."""
+    """K_d, Lambda, then K_p (with an estimator only) and the columns of the gain box, for each
+    joint; an estimate weighs 1."""
     estimator: EstimatorSettings | None = None
 
 
@@ -152,15 +156,17 @@ def make_classical(
         return Classical(controller, None)
     estimator = baseline.estimator if truth is None else EstimatorSettings(oracle=truth)
     if estimator is not None:
-        box = replace(controller.gain_box, feed_forward=(ESTIMATE,))
+        box = estimating_box(controller)
         controller = replace(controller, gain_box=box, estimator=estimator)
     gain_map = GainMap(controller.gain_box, controller.num_joints)
     theta = np.array(baseline.theta)
     action = gain_map.action(theta) if len(theta) == gain_map.size else None
     if action is None or not np.abs(action).max() <= 1.0 + 1e-12:
+        kinds = ', '.join(name for name, _ in controller.gain_box.named_ends())
         raise ConfigError(
             f'theta: expected {gain_map.size} gains from {gain_map.lower.tolist()} to '
-            f'{gain_map.upper.tolist()}, found {list(baseline.theta)}.'
+            f'{gain_map.upper.tolist()}, found {list(baseline.theta)}; state {kinds} in this '
+            'order, each for every joint.'
         )
     return Classical(controller, ConstantPolicy(action))
 
@@ -175,10 +181,14 @@ def on_observer(controller: ControllerSettings, path: Path | None = None) -> Con
     return replace(controller, gain_box=base.gain_box, estimator=base.estimator, context=context)
 
 
+def estimating_box(controller: ControllerSettings) -> GainBox:
+    """Return the gain box of classical controllers with an estimator on this robot."""
+    return replace(controller.gain_box, feed_forward=(ESTIMATE,), kp_per_s2=KP_PER_S2)
+
+
 def gain_boxes(controller: ControllerSettings) -> tuple[GainBox, ...]:
     """Return every gain box that controllers of this robot use."""
-    box = controller.gain_box
-    return box, replace(box, feed_forward=(ESTIMATE,)), on_observer(controller).gain_box
+    return controller.gain_box, estimating_box(controller), on_observer(controller).gain_box
 
 
 def load_learned(
@@ -193,10 +203,10 @@ def load_learned(
 
 def observer_gains(controller: ControllerSettings) -> Array:
     """Return theta of the tuned momentum observer in the gain box of learning on top of it."""
-    kd, slope = np.split(np.array(load_baselines().momentum_observer.theta), 3)[:2]
-    rest = {'bias': 0.0, 'coulomb': 0.0, 'estimate': 1.0}
-    columns = [rest[column] for column in controller.gain_box.columns]
-    return np.array((*kd, *slope, *same_for_joints(columns, controller.num_joints)))
+    kinds = [name for name, _ in estimating_box(controller).named_ends()]
+    parts = np.split(np.array(load_baselines().momentum_observer.theta), len(kinds))
+    own, none = dict(zip(kinds, parts, strict=True)), np.zeros(controller.num_joints)
+    return np.concatenate([own.get(name, none) for name, _ in controller.gain_box.named_ends()])
 
 
 def truth_of(plant: PlantSettings, payload_kg: float, tau_z_s: float) -> OracleSettings:

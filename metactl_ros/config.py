@@ -17,7 +17,7 @@ import math
 import reprlib
 import sys
 import types
-from typing import cast, get_args, get_origin, get_type_hints, Literal, TypeVar, Union
+from typing import Any, cast, get_args, get_origin, get_type_hints, Literal, TypeVar, Union
 
 from metactl_ros.errors import ConfigError
 
@@ -30,6 +30,8 @@ MAX_ENTRIES = 10_000
 """Of a list."""
 MAX_WHOLE = 2**63 - 1
 """Of a whole number: what NumPy and ROS hold."""
+LATER = types.MappingProxyType({'came later': True})
+"""Metadata of a field that was added when files without it existed; see `stated`."""
 
 
 def build(cls: type[T], mapping: object, where: str) -> T:
@@ -50,6 +52,25 @@ def build(cls: type[T], mapping: object, where: str) -> T:
             problems[MAX_PROBLEMS - 1 :] = [f'{where}: and perhaps more; correct these first.']
         raise ConfigError('\n'.join(problems))
     return cast(T, value)
+
+
+def stated(value: Any) -> Any:
+    """Return settings as plain values for a file, without what came later and was not given.
+
+    So a key that is added changes neither the hash of older settings nor what is written of them.
+    """
+    if dataclasses.is_dataclass(value):
+        pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {
+            field.name: stated(entry)
+            for field, entry in pairs
+            if field.metadata != LATER or entry != field.default
+        }
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(stated, value))
+    if isinstance(value, dict):
+        return {key: stated(entry) for key, entry in value.items()}
+    return value
 
 
 def shown(value: object) -> str:

@@ -7,7 +7,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 import platform
@@ -17,7 +17,14 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from metactl_ros.config import build, require_length, require_not_negative, require_positive, shown
+from metactl_ros.config import (
+    build,
+    require_length,
+    require_not_negative,
+    require_positive,
+    shown,
+    stated,
+)
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.friction import Friction, smallest_smoothing
 from metactl_ros.dynamics.two_link import Arm
@@ -228,7 +235,7 @@ def provenance(settings: Settings) -> dict[str, object]:
     """Return the resolved settings, the versions, the code and the command, for a result file."""
     packages = ('metactl_ros', 'numpy', 'pybullet', 'torch', 'stable-baselines3')
     return {
-        'settings': asdict(settings) | {'arm': settings.arm.stated()},
+        'settings': stated(settings),
         'versions': {'python': platform.python_version()}
         | {name: version for name in packages if (version := _version(name))},
         'code': code_of_checkout(),

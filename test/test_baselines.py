@@ -71,25 +71,25 @@ def test_the_estimator_of_a_baseline_is_that_of_its_name():
 @pytest.mark.parametrize(
     'theta',
     [
-        (60.0, 60.0, 10.0, 10.0, 1.0),
-        (60.0, 60.0, 10.0, 10.0, 1.0, 1.0, 1.0),
+        (60.0, 60.0, 10.0, 10.0, 1.0, 1.0),  # as of the time before K_p
+        (60.0, 60.0, 10.0, 10.0, 0.0, 0.0, 1.0),
+        (60.0, 60.0, 10.0, 10.0, 0.0, 0.0, 1.0, 1.0, 1.0),
         (),
-        (61.0, 60.0, 10.0, 10.0, 1.0, 1.0),
-        (60.0, 60.0, 0.5, 10.0, 1.0, 1.0),
-        (60.0, 60.0, 10.0, 10.0, 1.0, -0.1),
-        (60.0, np.nan, 10.0, 10.0, 1.0, 1.0),
+        (61.0, 60.0, 10.0, 10.0, 0.0, 0.0, 1.0, 1.0),
+        (60.0, 60.0, 0.5, 10.0, 0.0, 0.0, 1.0, 1.0),
+        (60.0, 60.0, 10.0, 10.0, 901.0, 0.0, 1.0, 1.0),
+        (60.0, 60.0, 10.0, 10.0, 0.0, 0.0, 1.0, -0.1),
+        (60.0, np.nan, 10.0, 10.0, 0.0, 0.0, 1.0, 1.0),
     ],
 )
 def test_gains_outside_the_box_or_of_the_wrong_number_are_refused(theta):
     rival = replace(load_baselines().momentum_observer, theta=theta)
-    message = r'theta: expected 6 gains from \[10\.0, 10\.0, 1\.0, .* to \[60\.0, .*, found \['
+    message = (
+        r'theta: expected 8 gains from \[10\.0, 10\.0, 1\.0, .* to \[60\.0, .*, found \[.*; state '
+        r'kd_per_s, lambda_per_s, kp_per_s2, feed_forward\.estimate in this order'
+    )
     with pytest.raises(ConfigError, match=message):
         make_classical(CONTROLLER, rival)
-
-
-def test_an_oracle_without_the_truth_is_refused():
-    with pytest.raises(ConfigError, match='theta: expected 8 gains'):
-        make_classical(CONTROLLER, load_baselines().oracle)
 
 
 def test_the_oracle_is_told_the_truth_and_how_it_changes():
@@ -152,6 +152,7 @@ def test_learning_on_top_of_the_observer_can_propose_what_the_tuned_observer_doe
     theta = observer_gains(controller)
     gain_map = ControlLoop(SETTINGS.arm, controller).gain_map
     assert np.all(np.abs(gain_map.action(theta)) <= 1.0)
+    assert not controller.gain_box.layout.has_kp
     weights = dict(zip(controller.gain_box.columns, np.reshape(theta[4:], (-1, 2)), strict=True))
     np.testing.assert_array_equal(weights.pop('estimate'), [1.0, 1.0])
     assert all(np.all(weight == 0.0) for weight in weights.values())
@@ -172,23 +173,25 @@ def joined(episodes):
     return Episode(replace(episodes[0].reference, phase_rad=phase), start, estimate)
 
 
-def rmse(rival, truth, episode):
+def errors(rival, truth, episode):
+    """Return the RMSE of each rollout, and that from 1 s on, when the first error is gone."""
     controller, policy = make_classical(CONTROLLER, rival, truth)
     loop = ControlLoop(SETTINGS.arm, controller)
     plant = Rk4Arm(SETTINGS.arm, SETTINGS.plant.friction, 100.0)
     policy = policy or ConstantPolicy(loop.nominal_action)
     log = run_episode(plant, episode, policy, loop, 300)
-    return tracking_rmse(log.q_desired_rad, log.q_rad)
+    return [tracking_rmse(log.q_desired_rad[k:], log.q_rad[k:]) for k in (0, 100)]
 
 
 @cache
 def errors_of(name):
-    """Return the RMSE of two short rollouts at each payload, shape (6,)."""
+    """Return the RMSE of two short rollouts at each payload, whole and from 1 s on, (2, 6)."""
     if name == 'oracle':  # it knows one payload
         truths = [truth_of(SETTINGS.plant, payload_kg, 2.0) for payload_kg in PAYLOADS_KG]
         rows = zip(truths, EPISODES, strict=True)
-        return np.concatenate([rmse(load_baselines().oracle, *row) for row in rows])
-    return rmse(None if name == 'ct' else getattr(load_baselines(), name), None, joined(EPISODES))
+        return np.concatenate([errors(load_baselines().oracle, *row) for row in rows], axis=1)
+    rival = None if name == 'ct' else getattr(load_baselines(), name)
+    return np.array(errors(rival, None, joined(EPISODES)))
 
 
 @pytest.mark.parametrize('name', BASELINES)
@@ -196,7 +199,8 @@ def test_every_baseline_beats_the_fixed_gains_of_the_paper(name):
     assert np.all(errors_of(name) < errors_of('ct'))
 
 
-def test_nobody_beats_the_oracle_at_any_payload():
-    limit = np.reshape(errors_of('oracle'), (3, 2)).mean(axis=1)
+def test_nobody_beats_the_oracle_at_any_payload_once_the_first_error_is_gone():
+    """Before, an integral acts as a position gain of its own, which no estimate is."""
+    limit = np.reshape(errors_of('oracle')[1], (3, 2)).mean(axis=1)
     for name in BASELINES[:-1]:
-        assert np.all(limit < np.reshape(errors_of(name), (3, 2)).mean(axis=1))
+        assert np.all(limit < np.reshape(errors_of(name)[1], (3, 2)).mean(axis=1))

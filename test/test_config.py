@@ -6,10 +6,18 @@ import pytest
 import yaml
 
 from metactl_ros import settings as settings_module
-from metactl_ros.config import build, MAX_ENTRIES, MAX_PROBLEMS, MAX_TEXT, shown
+from metactl_ros.config import (
+    build,
+    LATER,
+    MAX_ENTRIES,
+    MAX_PROBLEMS,
+    MAX_TEXT,
+    shown,
+    stated,
+)
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.settings import load_arm, load_settings, PlantSettings, share_directory
+from metactl_ros.settings import load_arm, load_settings, PlantSettings, Settings, share_directory
 
 
 @pytest.fixture
@@ -278,3 +286,24 @@ def test_of_several_dataclasses_the_one_is_built_whose_own_key_is_given():
 def test_a_mapping_of_none_or_of_several_of_them_is_refused(shape, says):
     with pytest.raises(ConfigError, match=says):
         build(Picture, {'shapes': [shape]}, 'here')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Older:
+    kept: float | None = None
+    added: float | None = dataclasses.field(default=None, metadata=LATER)
+
+
+def test_what_is_written_leaves_out_keys_that_came_later_and_were_not_given():
+    assert stated(Older()) == {'kept': None}
+    assert stated(Older(added=2.0)) == {'kept': None, 'added': 2.0}
+    assert stated({'x': (Older(), [Older(kept=1.0)])}) == {'x': ({'kept': None}, [{'kept': 1.0}])}
+    assert build(Older, stated(Older(added=2.0)), 'older') == Older(added=2.0)
+
+
+def test_the_shipped_settings_are_written_as_before_there_were_later_keys():
+    written = stated(load_settings())
+    assert 'kp_per_s2' not in written['controller']['gain_box']
+    assert 'rho_nm' not in written['controller']['lyapunov']
+    assert 'position_lower_rad' not in written['arm']['limits']
+    assert build(Settings, written, 'settings') == load_settings()

@@ -16,7 +16,6 @@ onnxruntime has no float64 GRU and GELU; these two are islands of float32.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 import copy
-from dataclasses import asdict
 from importlib import metadata
 import io
 import json
@@ -30,7 +29,7 @@ from rich.console import Console
 import torch
 from torch import nn
 
-from metactl_ros.config import build
+from metactl_ros.config import build, stated
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.window import feature_names
@@ -326,7 +325,7 @@ def export_bundle(
     contents: dict[str, Any] = {INPUT: golden, OUTPUT: trained.network.act(golden)}
     np.savez(arrays, **contents)
     card = write_card(out.name, contract, num_actions, results, agreement, len(windows))
-    table = asdict(contract) | {'arm': contract.arm.stated()}
+    table = stated(contract)
     files = {
         'card.md': card.encode(),
         'contract.json': (json.dumps(table, indent=2, allow_nan=False) + '\n').encode(),

@@ -1,18 +1,24 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fit the Lyapunov matrix P on the true plant, with friction and payload on.
+"""Fit the Lyapunov matrix P: to the true plant, or for the smallest error that can be certified.
 
-    python -m training.lyapunov_fit
+    python -m training.lyapunov_fit                     # to the plant, friction and payload on
+    python -m training.lyapunov_fit --rho 0.11 0.1      # for an estimate that is off by at most so
 
 P is not free: it solves (A_0 + alpha/2 I)^T P + P (A_0 + alpha/2 I) = -Q, so the nominal gains
 stay admissible at every state whatever is learned. What is learned is L of Q = L L^T + eps I, by a
 hinge loss on the condition V_dot + alpha (V - v_0) <= 0 along rollouts of the plant that the model
 does not know. tr P is fixed, or the loss would shrink P to nothing. The report goes to results/,
 its p_matrix into config/controller.yaml.
+
+With --rho, N m per joint, no plant is asked: v_0 follows from rho, and L is what Nelder and Mead's
+search, from the present P, finds for the least certified error sqrt(2 v_0 lambda_max((P^-1)_ee)).
+Its p_matrix is for a controller with that rho_nm; docs/theorem.md says what it promises.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+import math
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,20 +27,29 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from scipy.optimize import minimize  # type: ignore[import-untyped]
 import torch
 
 from metactl_ros.control.law import LawSettings, tracking_error, TrackingState
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.control.lyapunov import closed_loop_matrix
+from metactl_ros.control.lyapunov import (
+    certificate_matrix,
+    closed_loop_matrix,
+    error_radius,
+    LyapunovFunction,
+    margin_level,
+    solve_lyapunov,
+)
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.dynamics.friction import friction_torque
+from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_settings, provenance, Settings
 from metactl_ros.signals import Array, seconds
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
-from training.commands import command_parser
+from training.commands import command_parser, refusing
 
 Q_FLOOR = 1.0
 """eps of Q = L L^T + eps I, where tr L L^T = 2 n: half of Q is the same in every direction.
@@ -44,6 +59,13 @@ P nearly singular, so that V does not see them, and certifies nothing; the figur
 results/lyapunov_floor.json (--floor 0.001).
 """
 TRAINING_SEED, HELD_OUT_SEED = 1, 2
+SEARCHES, SEARCH_STEPS = 6, 2000
+"""Of Nelder and Mead, each from where the one before ended, with a new simplex."""
+RADIUS_FLOOR = 1e-3
+"""eps of Q with --rho, as a share of its mean eigenvalue: P is written with six digits behind the
+point, and must certify the nominal gains still."""
+CONDITION_SHARE = 0.002
+"""Of the condition of P, in logarithms: many matrices certify nearly the same, some are skewed."""
 KINDS: tuple[Literal['nominal', 'random'], ...] = ('nominal', 'random')
 
 
@@ -206,19 +228,108 @@ def fit(
     }
 
 
+class Certified(NamedTuple):
+    """What a matrix P promises for an estimate that is off by at most rho."""
+
+    p_matrix: list[list[float]]
+    v_0: float
+    error_radius_rad: float
+    condition_of_p: float
+
+
+def certified_by(settings: Settings, rho_nm: Array, P: Array) -> Certified:
+    """Return what P, which must certify the nominal gains, promises on the arm of settings."""
+    law, alpha = settings.controller.law, settings.controller.lyapunov.alpha_per_s
+    inverse = np.asarray(np.linalg.inv(settings.arm.sample_inertias()), dtype=np.float64)
+    level = margin_level(P, law, alpha, rho_nm, inverse)
+    return Certified(P.tolist(), level, error_radius(P, level), float(np.linalg.cond(P)))
+
+
+def fit_radius(settings: Settings, rho_nm: Sequence[float]) -> dict[str, Any]:
+    """Search for the P with the least certified error, from the present one; return the report.
+
+    Raises:
+        ConfigError: If there is not one rho above zero for each joint.
+    """
+    controller, rho = settings.controller, np.array(rho_nm)
+    if len(rho) != controller.num_joints or not (np.isfinite(rho) & (rho > 0.0)).all():
+        raise ConfigError(
+            f'--rho: expected {controller.num_joints} numbers above 0, one per joint, N m, found '
+            f'{list(rho_nm)}.'
+        )
+    law, alpha = controller.law, controller.lyapunov.alpha_per_s
+    present = np.array(controller.lyapunov.p_matrix)
+    lower, size = np.tril_indices(len(present)), len(present)
+    is_diagonal = lower[0] == lower[1]
+
+    def matrix_of(entries: Array) -> Array:
+        factor = np.zeros((size, size))
+        factor[lower] = np.where(is_diagonal, np.exp(np.where(is_diagonal, entries, 0.0)), entries)
+        Q = factor @ factor.T
+        return solve_lyapunov(Q + RADIUS_FLOOR * np.trace(Q) / size * np.eye(size), law, alpha)
+
+    def cost(entries: Array) -> float:
+        found = certified_by(settings, rho, matrix_of(entries))
+        return math.log(found.error_radius_rad) + CONDITION_SHARE * math.log(found.condition_of_p)
+
+    factor = np.linalg.cholesky(certificate_matrix(present, law, alpha))[lower]
+    best: Array = np.where(is_diagonal, np.log(np.where(is_diagonal, factor, 1.0)), factor)
+    for _ in range(SEARCHES):
+        options = {'maxfev': SEARCH_STEPS, 'adaptive': True, 'xatol': 1e-6, 'fatol': 1e-9}
+        best = minimize(cost, best, method='Nelder-Mead', options=options).x
+    fitted: Array = matrix_of(best).round(6)
+    stated = replace(
+        controller.lyapunov,
+        p_matrix=tuple(map(tuple, fitted.tolist())),
+        rho_nm=tuple(rho.tolist()),
+    )
+    LyapunovFunction(stated, law, settings.arm.sample_inertias())  # refuses what is none
+    return {
+        'rho_nm': rho.tolist(),
+        'alpha_per_s': alpha,
+        'present': certified_by(settings, rho, present)._asdict(),
+        'fitted': certified_by(settings, rho, fitted)._asdict(),
+        **provenance(settings),
+    }
+
+
+def _print_radius(console: Console, report: dict[str, Any]) -> None:
+    rho = ' and '.join(f'{x:g}' for x in report['rho_nm'])
+    table = Table(title=f'certified while the estimate is off by at most {rho} N m')
+    for heading in ('P', 'v_0', 'largest error [mrad]', 'condition of P'):
+        table.add_column(heading)
+    for name in ('present', 'fitted'):
+        row = report[name]
+        radius, condition = 1e3 * row['error_radius_rad'], row['condition_of_p']
+        table.add_row(name, f'{row["v_0"]:.3g}', f'{radius:.2f}', f'{condition:.0f}')
+    console.print(table)
+    console.print('p_matrix:', report['fitted']['p_matrix'])
+
+
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print a table and write the report."""
     parser = command_parser('lyapunov_fit', __doc__)
+    parser.add_argument(
+        '--rho', type=float, nargs='+', help='N m per joint: fit for the least certified error'
+    )
     parser.add_argument('--steps', type=int, default=600, help='gradient steps (%(default)s)')
     parser.add_argument('--tau-z', type=float, default=2.0, help='s (%(default)s)')
     parser.add_argument('--floor', type=float, default=Q_FLOOR, help='eps of Q (%(default)s)')
-    parser.add_argument('--out', type=Path, default=Path('results/lyapunov.json'))
+    parser.add_argument(
+        '--out', type=Path, help='(results/lyapunov.json, with --rho results/lyapunov_rho.json)'
+    )
     args = parser.parse_args(arguments)
+    console = Console()
+    if args.rho is not None:
+        report = fit_radius(load_settings(), args.rho)
+        write_json(args.out or Path('results/lyapunov_rho.json'), report)
+        _print_radius(console, report)
+        return 0
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    console = Console()
     report = fit(load_settings(), args.steps, args.tau_z, args.floor, console)
-    write_json(args.out, report)
+    write_json(args.out or Path('results/lyapunov.json'), report)
     table = Table(title='share of held-out samples that violate V_dot + alpha (V - v_0) <= 0')
     for heading in ('gains', 'fitted P', 'P = I', 'shield activation'):
         table.add_column(heading)

@@ -23,7 +23,7 @@ from scipy.optimize import minimize  # type: ignore[import-untyped]
 from scipy.stats.qmc import Halton  # type: ignore[import-untyped]
 import yaml
 
-from metactl_ros.baselines import Baseline, BASELINES, ControllerSpec, same_for_joints
+from metactl_ros.baselines import Baseline, BASELINES, ControllerSpec, KP_PER_S2, same_for_joints
 from metactl_ros.config import shown
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.disturbance import IntegralSettings, MomentumObserverSettings
@@ -47,6 +47,8 @@ MEMORY_HORIZONS_S = (0.6, 3.0, 12.0)
 METHOD = 'Halton sequence, then Nelder-Mead from its best point'
 LOST_RMSE_RAD = 10.0
 """Counted for a rollout that diverged."""
+GAINS = ('kd_per_s', 'lambda_per_s', 'kp_per_s2')
+"""Of a controller with an estimator, as they are named in what was found."""
 
 
 class Parameter(NamedTuple):
@@ -78,6 +80,7 @@ def search_space(name: str, settings: Settings) -> list[Parameter]:
     box, law = settings.controller.gain_box, settings.controller.law
     kd = _within('kd_per_s', box.kd_per_s, law.nominal_kd_per_s)
     slope = _within('lambda_per_s', box.lambda_per_s, law.nominal_lambda_per_s)
+    kp = _within('kp_per_s2', KP_PER_S2, 0.0)
     if name == 'ct_best':
         named = [kd._replace(name='kd'), slope._replace(name='lambda')]
         named += [_within(entry.column, entry.ends, 0.0) for entry in box.feed_forward]
@@ -88,17 +91,23 @@ def search_space(name: str, settings: Settings) -> list[Parameter]:
         _logarithmic('viscous_rate', 0.1, 1000.0),
     ]
     return {
-        'ct_integral': [kd, slope, _logarithmic('rate_per_s2', 5.0, 10_000.0)],
-        'momentum_observer': [kd, slope, _logarithmic('bandwidth_radps', 2.0, 150.0)],
+        'ct_integral': [kd, slope, kp, _logarithmic('rate_per_s2', 5.0, 10_000.0)],
+        'momentum_observer': [
+            kd,
+            slope,
+            kp,
+            _logarithmic('bandwidth_radps', 2.0, 150.0),
+        ],
         'slotine_li': [kd, *rates],
         'slotine_li_memory': [kd, *rates, _logarithmic('memory_rate', 1.0, 10_000.0)],
         'lugre_observer': [
             kd,
             slope,
+            kp,
             _logarithmic('stiffness_nmprad', 10.0, 1000.0),
             _logarithmic('correction', 0.03, 300.0),
         ],
-        'oracle': [kd, slope],
+        'oracle': [kd, slope, kp],
     }[name]
 
 
@@ -115,10 +124,11 @@ def baseline_of(name: str, settings: Settings, values: Mapping[str, float]) -> B
     """Return the controller with the given parameters."""
     if name == 'ct_best':
         return Baseline(theta=tuple(values.values()))
-    # Slotine and Li's law has the slope of the sliding variable itself.
+    # Slotine and Li's law has the slope of the sliding variable itself, and no K_p.
     slope = values.get('lambda_per_s', settings.controller.law.slope_per_s)
-    theta = same_for_joints([values['kd_per_s'], slope, 1.0], settings.controller.num_joints)
-    rest = {k: v for k, v in values.items() if k not in ('kd_per_s', 'lambda_per_s')}
+    gains = [values['kd_per_s'], slope, values.get('kp_per_s2', 0.0), 1.0]
+    theta = same_for_joints(gains, settings.controller.num_joints)
+    rest = {name: value for name, value in values.items() if name not in GAINS}
     return Baseline(theta=theta, estimator=_estimator(name, settings, rest))
 
 

@@ -8,13 +8,13 @@ message is made of and their hashes. This holds for the wheels, apt and colcon.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 import json
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from metactl_ros.config import build
+from metactl_ros.config import build, stated
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.settings import ControllerSettings
@@ -217,7 +217,7 @@ class RecordedController:
 
     def to_json(self) -> str:
         """Return the text that ~/bundle carries."""
-        return json.dumps(asdict(self))
+        return json.dumps(stated(self))
 
     def applied_to(self, robot: ControllerSettings) -> ControllerSettings:
         """Return the settings of the controller on a robot."""

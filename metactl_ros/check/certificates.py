@@ -170,8 +170,10 @@ def _checks(
     motion, knows_goal = _motion(log, arm, law, run)
     least = _least_mode(log, arm, knows_goal)
     yield 'mode', np.maximum(least - shield['mode'], abs(shield['mode'] - run.mode)), 0.0
-    ends = [controller.gain_box.kd_per_s, controller.gain_box.lambda_per_s]
-    ends += [entry.ends for entry in controller.gain_box.feed_forward]
+    box = controller.gain_box
+    ends = [box.kd_per_s, box.lambda_per_s]
+    ends += [] if box.kp_per_s2 is None else [box.kp_per_s2]
+    ends += [entry.ends for entry in box.feed_forward]
     num_joints = len(arm.joint_names)
     low, high = np.concatenate([np.broadcast_to(x, (num_joints, 2)) for x in ends]).T
     yield 'gain box', np.maximum(low - log.gains, log.gains - high), 0.0
@@ -198,7 +200,8 @@ def _checks(
     yield 'admissible', np.where(claims, excess.value, -np.inf), rounding
     yield 'is_feasible', np.where(says_empty & ~cannot & ~is_empty, 1.0, 0.0), 0.0
     nominal = [controller.law.nominal_kd_per_s, controller.law.nominal_lambda_per_s]
-    nominal += [0.0] * len(controller.gain_box.feed_forward)
+    nominal += [] if box.kp_per_s2 is None else [0.0]
+    nominal += [float(entry.column == 'estimate') for entry in box.feed_forward]
     rest = (np.hstack([np.broadcast_to(x, num_joints) for x in nominal]) - middle) / half
     is_free = (run.mode == Mode.NOMINAL)[:, np.newaxis] & np.isfinite(log.action)
     proposal = np.where(is_free, log.action, rest)

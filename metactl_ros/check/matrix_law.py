@@ -9,10 +9,13 @@ chain of rods in absolute angles a = T q, T lower triangular of ones, one row pe
     M = T^T [ D (.) cos(a_j - a_k) + diag(m l^2 / 12) ] T
     C qd = T^T [ D (.) sin(a_j - a_k) ] (T qd)^2,    g = T^T [ g_0 L^T m (.) cos a ]
 
-and V = 1/2 xi^T P xi with its half-space follows as quadratic forms. Each result comes with the
-size of the terms it was summed from: two correct programs differ by rounding of that size.
+and V = 1/2 xi^T P xi with its half-space follows as quadratic forms. What the arm may do besides
+is the estimate, and up to rho more or less of it in each joint: the worst corner of that box is
+tried, not a formula for it. Each result comes with the size of the terms it was summed from: two
+correct programs differ by rounding of that size.
 """
 
+from itertools import product
 from typing import NamedTuple, TYPE_CHECKING
 
 import numpy as np
@@ -103,11 +106,40 @@ class MatrixLaw:
         columns = [entry.column for entry in controller.gain_box.feed_forward]
         self.chain = Chain(arm)
         self._columns = columns
+        self._has_kp = controller.gain_box.kp_per_s2 is not None
         self._law, self._lyapunov = controller.law, controller.lyapunov
         self._p = np.array(controller.lyapunov.p_matrix)
         self._n = n = len(arm.joint_names)
-        stiffest = np.linalg.eigvalsh(self._p[:n, :n])[-1]
-        self._target_level = 0.5 * stiffest * controller.lyapunov.target_error_rad**2
+        off = np.broadcast_to(controller.lyapunov.rho_nm, n)
+        self._corners = np.array([*product(*zip(off, -off, strict=True))])
+        self._target_level = self._level()
+
+    def _level(self) -> float:
+        """Return v_0: that of the stated error, or the least that the nominal gains can keep."""
+        n = self._n
+        if not self._corners.any():
+            stiffest = np.linalg.eigvalsh(self._p[:n, :n])[-1]
+            return float(0.5 * stiffest * self._lyapunov.target_error_rad**2)
+        kd, damping = (
+            np.diag(np.broadcast_to(gain, n))
+            for gain in (self._law.nominal_kd_per_s, self._law.nominal_lambda_per_s)
+        )
+        # e_dot = s - L e and s_dot = (L - Lambda) e_dot - K_d s, with L the fixed slope.
+        fixed, one = self._law.slope_per_s * np.eye(n), np.eye(n)
+        e_dot = np.hstack([-fixed, one])
+        s_dot = (fixed - damping) @ e_dot - kd @ np.hstack([np.zeros((n, n)), one])
+        drift = np.vstack([e_dot, s_dot]) + 0.5 * self._lyapunov.alpha_per_s * np.eye(2 * n)
+        half = -self._p @ drift  # V_dot + alpha V = -xi^T half xi under the nominal gains
+        bends = np.hstack([np.zeros((181, n - 1)), np.linspace(0.0, np.pi, 181)[:, np.newaxis]])
+        moved = np.einsum(
+            'tjk,ck->tcj', np.linalg.inv(self.chain.mass_matrix(bends)), self._corners
+        )
+        pulls = (moved @ self._p[n:]).reshape(-1, 2 * n)
+        # The worst error state of each corner, and by how much V_dot + alpha V is above 0 there.
+        states = np.linalg.solve(half + half.T, pulls.T).T
+        gained = np.einsum('ti,ti->t', states, pulls)
+        gained -= np.einsum('ti,ij,tj->t', states, half, states)
+        return float(gained.max() / self._lyapunov.alpha_per_s)
 
     def condition(self, motion: Motion) -> Condition:
         """Return the half-space of admissible gains at every tick."""
@@ -130,17 +162,21 @@ class MatrixLaw:
         constant = np.einsum('ti,ti->t', gradient.value, drift)
         constant += level * (value.value - self._target_level)
         constant += margin * np.abs(w.value).sum(axis=1)
+        lacks = self._lacks(motion)
+        constant += np.einsum('tj,tcj->tc', pull.value, lacks).max(axis=1)
         size = np.einsum('ti,ti->t', gradient.size, np.abs(drift))
         size += level * (value.size + self._target_level) + margin * w.size.sum(axis=1)
-        normal = [-w.value * s, -w.value * e_dot, *(-pull.value * column for column in phi)]
-        sizes = [w.size * abs(s), w.size * abs(e_dot), *(pull.size * abs(c) for c in phi)]
+        size += np.einsum('tj,tcj->tc', pull.size, np.abs(lacks)).max(axis=1)
+        driven = [s, e_dot, e] if self._has_kp else [s, e_dot]
+        normal = [-w.value * x for x in driven] + [-pull.value * column for column in phi]
+        sizes = [w.size * abs(x) for x in driven] + [pull.size * abs(column) for column in phi]
         return Condition(
             Sized(np.hstack(normal), np.hstack(sizes)), Sized(constant, size), value, pull
         )
 
     def holding(self, motion: Motion, theta: Array) -> Array:
         """Return the effort of the law if it commanded no acceleration, shape (T, n), N m."""
-        _, _, *eta = np.split(theta, 2 + len(self._columns), axis=1)
+        _, eta = self._parts(theta)
         feed_forward = zip(eta, self._features(motion), strict=True)
         rigid = self.chain.centrifugal_nm(motion.q_rad, motion.qd_radps)
         rigid = rigid + self.chain.gravity_nm(motion.q_rad)
@@ -148,10 +184,11 @@ class MatrixLaw:
 
     def effort(self, motion: Motion, theta: Array) -> Sized:
         """Return the effort of the law before any limit, shape (T, n), N m."""
-        _, e_dot, s = self._errors(motion)
-        kd, slope, *eta = np.split(theta, 2 + len(self._columns), axis=1)
+        e, e_dot, s = self._errors(motion)
+        gains, eta = self._parts(theta)
         phi = self._features(motion)
-        accelerations = [motion.qdd_desired_radps2, slope * e_dot, kd * s]
+        driven = zip(gains, (s, e_dot, e), strict=False)
+        accelerations = [motion.qdd_desired_radps2, *(gain * x for gain, x in driven)]
         torques = [
             self.chain.centrifugal_nm(motion.q_rad, motion.qd_radps),
             self.chain.gravity_nm(motion.q_rad),
@@ -164,6 +201,18 @@ class MatrixLaw:
 
         size = total([*map(np.abs, accelerations)], [*map(np.abs, torques)], np.abs(mass))
         return Sized(total(accelerations, torques, mass), size)
+
+    def _parts(self, theta: Array) -> tuple[list[Array], list[Array]]:
+        """Return (K_d, Lambda and any K_p) and the weights of theta, each of shape (T, n)."""
+        num_gains = 3 if self._has_kp else 2
+        parts = np.split(theta, num_gains + len(self._columns), axis=1)
+        return parts[:num_gains], parts[num_gains:]
+
+    def _lacks(self, motion: Motion) -> Array:
+        """Return what the model may lack at each tick, N m: corners of a box, (T, corners, n)."""
+        if motion.estimate_nm is None or 'estimate' not in self._columns:
+            return np.zeros((len(motion.q_rad), 1, self._n))
+        return np.asarray(motion.estimate_nm[:, np.newaxis, :] + self._corners)
 
     def _errors(self, motion: Motion) -> tuple[Array, Array, Array]:
         e = motion.q_desired_rad - motion.q_rad

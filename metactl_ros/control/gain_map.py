@@ -2,20 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gain box, and the only place that scales between a policy's action and physical gains.
 
-    action in [-1, 1]^m   <-->   theta = (K_d, Lambda, eta) in the box
+    action in [-1, 1]^m   <-->   theta = (K_d, Lambda, K_p, eta) in the box
 
 The map is affine and reaches both ends of the box; beyond [-1, 1] it stays at them. theta is
-ordered by kind, then by joint: K_d of every joint, Lambda of every joint, then each feed-forward
-column of every joint.
+ordered by kind, then by joint: K_d of every joint, Lambda of every joint, K_p of every joint where
+the box states it, then each feed-forward column of every joint.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
-from metactl_ros.config import require_length
-from metactl_ros.control.law import FeedForward
+from metactl_ros.config import LATER, require_length
+from metactl_ros.control.law import FeedForward, GainLayout
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array, Flags
 
@@ -46,6 +46,8 @@ class GainBox:
     """Least and largest Lambda, 1 / s."""
     feed_forward: tuple[ColumnRange, ...]
     """Columns of Phi, in the order of eta."""
+    kp_per_s2: Ends | None = field(default=None, metadata=LATER)
+    """Least and largest K_p, 1 / s^2, around its nominal 0; null: the law has no K_p."""
 
     def __post_init__(self) -> None:
         for name, ends in self.named_ends():
@@ -55,6 +57,12 @@ class GainBox:
                         f'GainBox.{name}: expected [least, largest], finite and in this order, '
                         f'found {list(pair)}.'
                     )
+        for least, largest in [] if self.kp_per_s2 is None else pairs_of(self.kp_per_s2):
+            if not least <= 0.0 <= largest:
+                raise ConfigError(
+                    'GainBox.kp_per_s2: expected a range that holds 0, the nominal K_p, found '
+                    f'{[least, largest]}; widen it to 0.'
+                )
         names = [entry.column for entry in self.feed_forward]
         if len(set(names)) < len(names):
             raise ConfigError(f'GainBox.feed_forward: each column once, found {names}.')
@@ -64,9 +72,16 @@ class GainBox:
         """Names of the feed-forward columns."""
         return tuple(entry.column for entry in self.feed_forward)
 
+    @property
+    def layout(self) -> GainLayout:
+        """Which gains theta consists of."""
+        return GainLayout(self.kp_per_s2 is not None, self.columns)
+
     def named_ends(self) -> list[tuple[str, Ends]]:
         """Return (name, range as stated) of every kind of gain, in the order of theta."""
         gains = [('kd_per_s', self.kd_per_s), ('lambda_per_s', self.lambda_per_s)]
+        if self.kp_per_s2 is not None:
+            gains.append(('kp_per_s2', self.kp_per_s2))
         return gains + [
             (f'feed_forward.{entry.column}', entry.ends) for entry in self.feed_forward
         ]

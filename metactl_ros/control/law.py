@@ -3,13 +3,15 @@
 r"""The computed-torque law, affine in its gains, and the limits every effort passes.
 
     e = q_d - q,    s = e_dot + Lambda_0 e
-    tau = M^(q) [ qdd_d + Lambda (.) e_dot + K_d (.) s ] + C^(q, qd) qd + g^(q) + Phi eta
+    tau = M^(q) [ qdd_d + K_d (.) s + Lambda (.) e_dot + K_p (.) e ]
+          + C^(q, qd) qd + g^(q) + Phi eta
 
-theta = (K_d, Lambda, eta) has m = (2 + columns) n entries: two gains and one weight per column of
-Phi, for each joint. The columns are diagonal: a bias, and a Coulomb term tanh(qd_d / eps) that
-follows the *reference* velocity, because the measured one would feed back positively. The paper's
-sliding term K_d (e_dot + Lambda e) is bilinear; with the fixed slope Lambda_0 the law is affine,
-so the set of admissible gains is convex. The model M^, C^, g^ carries no payload.
+theta = (K_d, Lambda, K_p, eta) has an entry of each kind per joint: gains of the acceleration, K_p
+only where the gain box states it, and a weight for each column of Phi. The columns are diagonal: a
+bias, a Coulomb term tanh(qd_d / eps) that follows the *reference* velocity, because the measured
+one would feed back positively, and the estimate of what the model lacks. The paper's sliding term
+K_d (e_dot + Lambda e) is bilinear; with the fixed slope Lambda_0 the law is affine, so the set of
+admissible gains is convex. The model M^, C^, g^ carries no payload.
 
 Limits of size and rate leave a box of efforts. Cutting each joint to it alone would turn the
 acceleration: with M coupled, less torque on one joint accelerates the others. So what a limit
@@ -95,15 +97,53 @@ def tracking_error(law: LawSettings, at: TrackingState) -> TrackingError:
     return TrackingError(e, e_dot, e_dot + law.slope_per_s * e)
 
 
-def feed_forward_features(
+class GainLayout(NamedTuple):
+    """Which gains follow K_d and Lambda in theta."""
+
+    has_kp: bool
+    """Whether K_p does."""
+    columns: tuple[FeedForward, ...]
+    """Of Phi, in the order of eta."""
+
+    @property
+    def counts_on_estimate(self) -> bool:
+        """Whether what the model lacks is estimated and may be added to the effort."""
+        return 'estimate' in self.columns
+
+
+class Features(NamedTuple):
+    """What the gains of theta multiply, joint by joint."""
+
+    acceleration: Array
+    """s, e_dot and, where there is K_p, e: shape (..., 2 or 3, n)."""
+    torque: Array
+    """The diagonals of Phi, N m per unit of eta, shape (..., columns, n)."""
+
+
+def make_features(
     law: LawSettings,
-    columns: tuple[FeedForward, ...],
+    layout: GainLayout,
+    error: TrackingError,
     qd_desired_radps: Array,
     estimate_nm: Array | None = None,
-) -> Array:
-    """Return the diagonals of Phi, N m per unit of eta, shape (..., columns, n)."""
-    phi = np.empty((*qd_desired_radps.shape[:-1], len(columns), qd_desired_radps.shape[-1]))
-    for number, column in enumerate(columns):
+) -> Features:
+    """Return the features of theta in the order of a layout.
+
+    Args:
+        law: Its constants.
+        layout: Of theta.
+        error: Tracking error and sliding variable.
+        qd_desired_radps: Reference velocity.
+        estimate_nm: What the model is estimated to lack, for the column `estimate`.
+    """
+    shape = error.s_radps.shape
+    acceleration = np.empty((*shape[:-1], 3 if layout.has_kp else 2, shape[-1]))
+    acceleration[..., 0, :] = error.s_radps
+    acceleration[..., 1, :] = error.e_dot_radps
+    if layout.has_kp:
+        acceleration[..., 2, :] = error.e_rad
+    phi = np.empty((*shape[:-1], len(layout.columns), shape[-1]))
+    for number, column in enumerate(layout.columns):
         if column == 'bias':
             phi[..., number, :] = 1.0
         elif column == 'coulomb':
@@ -113,12 +153,17 @@ def feed_forward_features(
         else:
             assert estimate_nm is not None  # ControllerSettings demands an estimator
             phi[..., number, :] = estimate_nm
-    return phi
+    return Features(acceleration, phi)
 
 
-def nominal_gains(law: LawSettings, num_joints: int, num_columns: int) -> Array:
-    """Return K_0, theta of the fixed-gain controller, shape (m,): no feed-forward."""
-    gains = [law.nominal_kd_per_s, law.nominal_lambda_per_s, *([0.0] * num_columns)]
+def nominal_gains(law: LawSettings, layout: GainLayout, num_joints: int) -> Array:
+    """Return K_0, theta of the fixed-gain controller, shape (m,).
+
+    An estimate has the weight 1, because the shield counts on it; no other feed-forward, no K_p.
+    """
+    gains = [law.nominal_kd_per_s, law.nominal_lambda_per_s]
+    gains += [0.0] * layout.has_kp
+    gains += [1.0 if column == 'estimate' else 0.0 for column in layout.columns]
     return np.concatenate([for_joints(of_kind, num_joints) for of_kind in gains])
 
 
@@ -141,16 +186,17 @@ class CountedGains:
 Gains: TypeAlias = AdmissibleGains | CountedGains
 
 
-def holding_torque(bias_nm: Array, phi: Array, gains: Gains) -> Array:
+def holding_torque(bias_nm: Array, features: Features, gains: Gains) -> Array:
     """Return h = C^ qd + g^ + Phi eta: what the law sends if it commands no acceleration, N m.
 
     Args:
         bias_nm: C^ qd + g^ of the nominal arm.
-        phi: Feed-forward features, shape (..., columns, n).
+        features: What the gains multiply.
         gains: What the shield returned.
     """
-    eta = gains.theta[..., 2 * bias_nm.shape[-1] :].reshape(phi.shape)
-    feed_forward: Array = np.add.reduce(phi * eta, axis=-2)
+    num_gains, n = features.acceleration.shape[-2:]
+    eta = gains.theta[..., num_gains * n :].reshape(features.torque.shape)
+    feed_forward: Array = np.add.reduce(features.torque * eta, axis=-2)
     return bias_nm + feed_forward
 
 
@@ -158,7 +204,7 @@ def computed_torque(
     posture: Posture,
     hold_nm: Array,
     qdd_desired_radps2: Array,
-    error: TrackingError,
+    features: Features,
     gains: Gains,
 ) -> Array:
     """Return the effort of the law before any limit, N m.
@@ -167,14 +213,17 @@ def computed_torque(
         posture: Of the nominal arm, at the measured state.
         hold_nm: What holds the arm, of the same gains.
         qdd_desired_radps2: Reference acceleration.
-        error: Tracking error and sliding variable.
+        features: What the gains multiply.
         gains: What the shield returned.
     """
-    n, theta = hold_nm.shape[-1], gains.theta
-    K_d, Lambda = theta[..., :n], theta[..., n : 2 * n]
-    return hold_nm + posture.apply(
-        qdd_desired_radps2 + Lambda * error.e_dot_radps + K_d * error.s_radps
-    )
+    num_gains, n = features.acceleration.shape[-2:]
+    theta = gains.theta[..., : num_gains * n].reshape(features.acceleration.shape)
+    terms = theta * features.acceleration
+    # In this order since the first recordings: another one would change the last digits.
+    acceleration = qdd_desired_radps2 + terms[..., 1, :] + terms[..., 0, :]
+    if num_gains > 2:
+        acceleration = acceleration + terms[..., 2, :]
+    return hold_nm + posture.apply(acceleration)
 
 
 def effort_box(previous_nm: Array, largest_nm: Array, reach_nm: Array) -> tuple[Array, Array]:

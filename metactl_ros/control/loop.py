@@ -31,9 +31,10 @@ from metactl_ros.control.inputs import InputFilter, View
 from metactl_ros.control.law import (
     computed_torque,
     effort_box,
-    feed_forward_features,
+    Features,
     holding_torque,
     limit_effort,
+    make_features,
     nominal_gains,
     tracking_error,
     TrackingState,
@@ -84,7 +85,7 @@ class _Judgement(NamedTuple):
     """A proposal, weighed in one situation."""
 
     view: View
-    phi: Array
+    features: Features
     decision: ShieldDecision
 
 
@@ -97,15 +98,15 @@ class ControlLoop:
         limits, num_joints = arm.limits, len(arm.joint_names)
         self._settings = settings
         self._body = arm.body()
-        self._columns = settings.gain_box.columns
+        self._layout = settings.gain_box.layout
         self._period_ns = period_ns_of(settings.law.rate_hz)
         self._inputs = InputFilter(arm, self._body, settings.law)
         self._largest_nm = np.array(limits.effort_nm)
         self._rate_nmps = np.array(limits.effort_rate_nmps)
         self._window = ContextWindow(settings.context.num_rows, self._period_ns)
         self.gain_map = GainMap(settings.gain_box, num_joints)
-        self.lyapunov = LyapunovFunction(settings.lyapunov, settings.law, num_joints)
-        self._nominal = nominal_gains(settings.law, num_joints, len(self._columns))
+        self.lyapunov = LyapunovFunction(settings.lyapunov, settings.law, arm.sample_inertias())
+        self._nominal = nominal_gains(settings.law, self._layout, num_joints)
         self.nominal_action = self.gain_map.action(self._nominal)
         self.nominal_action.setflags(write=False)
         if np.abs(self.nominal_action).max() > 1.0:
@@ -260,20 +261,22 @@ class ControlLoop:
             error = tracking_error(self._settings.law, held)
             judged = self._judge(action, judged.view._replace(at=held, error=error))
         view, gains = judged.view, judged.decision.gains
-        hold = holding_torque(view.posture.bias, judged.phi, gains)
-        law = computed_torque(view.posture, hold, view.at.qdd_desired, view.error, gains)
+        hold = holding_torque(view.posture.bias, judged.features, gains)
+        law = computed_torque(view.posture, hold, view.at.qdd_desired, judged.features, gains)
         wanted = law if self._modes.is_nominal else self._open_loop_effort(law, now_ns)
         step = self._limit(hold, law, wanted, judged.decision, passed_ns)
         self._guard.expect(view.posture, self._effort)
         return step
 
     def _judge(self, action: Array, view: View) -> _Judgement:
-        estimate = None if self._estimation is None else self._estimation.estimate_nm
-        phi = feed_forward_features(
-            self._settings.law, self._columns, view.at.qd_desired, estimate
+        estimate: Array | None = None
+        if self._estimation is not None and self._layout.counts_on_estimate:
+            estimate = self._estimation.estimate_nm
+        features = make_features(
+            self._settings.law, self._layout, view.error, view.at.qd_desired, estimate
         )
-        half_space = self.lyapunov.half_space(view.posture, view.error, phi)
-        return _Judgement(view, phi, self._shield.admit(action, half_space))
+        half_space = self.lyapunov.half_space(view.posture, view.error, features, estimate)
+        return _Judgement(view, features, self._shield.admit(action, half_space))
 
     def _advance_modes(self, judged: _Judgement, now_ns: int, health: Health) -> None:
         settings, decision, view = self._settings.modes, judged.decision, judged.view

@@ -4,6 +4,7 @@
 
 from dataclasses import dataclass
 
+from metactl_ros.config import require_length
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.guard import GuardSettings
@@ -40,12 +41,20 @@ class ControllerSettings:
                 'gain_box.feed_forward: has a column `estimate`, but there is no estimator; '
                 'remove the column, or state an estimator.'
             )
+        if self.lyapunov.has_margin and not self.gain_box.layout.counts_on_estimate:
+            raise ConfigError(
+                'lyapunov.rho_nm: is how far an estimate may be off, but gain_box.feed_forward '
+                f'has no column `estimate`, found {list(self.gain_box.columns)}; state an '
+                'estimator and its column, or leave rho_nm out.'
+            )
         self._require_joints()
 
     def _require_joints(self) -> None:
         """Refuse what is stated per joint for another number of joints than P's."""
         require_joints(self.law, self.num_joints)
         self.gain_box.ends(self.num_joints)
+        if isinstance(self.lyapunov.rho_nm, tuple):
+            require_length('LyapunovSettings', self.num_joints, rho_nm=self.lyapunov.rho_nm)
         if self.estimator is not None and self.estimator.lugre_observer is not None:
             require_joints(self.estimator.lugre_observer, self.num_joints)
         if self.estimator is not None and self.estimator.oracle is not None:

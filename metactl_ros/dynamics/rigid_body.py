@@ -8,12 +8,12 @@
 it returns. Arrays are batch first, see `signals.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from metactl_ros.config import require_length, require_positive
+from metactl_ros.config import LATER, require_length, require_positive
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array
 
@@ -77,7 +77,7 @@ class JointLimits:
     """Upper end of the joint range, rad."""
     velocity_radps: tuple[float, ...]
     """Fastest joint motion, rad / s."""
-    position_lower_rad: tuple[float, ...] | None = None
+    position_lower_rad: tuple[float, ...] | None = field(default=None, metadata=LATER)
     """Lower end of the joint range, rad; null: symmetric about zero."""
 
     def __post_init__(self) -> None:
@@ -134,3 +134,6 @@ class ArmModel(Protocol):
 
     def smallest_inertia_kgm2(self) -> float:
         """Return the least eigenvalue of M over all postures and payloads."""
+
+    def sample_inertias(self) -> Array:
+        """Return M without payload, as the law has it, all over the workspace, (S, n, n)."""

@@ -14,7 +14,7 @@ r"""Rigid-body model of a planar two-link arm in a vertical plane, in closed for
 Links are uniform rods. The payload is in the five constants; the controller's model carries none.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -57,14 +57,6 @@ class Arm:
                 f'Arm.gravity_mps2: expected 0 to 100 m/s^2, found {self.gravity_mps2}.'
             )
 
-    def stated(self) -> dict[str, object]:
-        """Return what files say of the arm: what is not stated is left out.
-
-        So a key that came later changes neither the hash of an arm nor what is written of it.
-        """
-        limits = {name: value for name, value in asdict(self.limits).items() if value is not None}
-        return asdict(self) | {'limits': limits}
-
     def body(self, payload_kg: float | Array = 0.0) -> 'TwoLinkBody':
         """Return the rigid body with a payload of shape (...); compute once, use often."""
         (m1, m2), (l1, l2) = self.link_masses_kg, self.link_lengths_m
@@ -89,6 +81,16 @@ class Arm:
         largest trace at once, hence the least eigenvalue; a payload adds a positive matrix to M.
         """
         return float(np.linalg.eigvalsh(self.body().inertia_matrix(np.zeros(2))).min())
+
+    def sample_inertias(self) -> Array:
+        """Return M without payload at every degree of q2 from 0 to 180, shape (181, 2, 2).
+
+        It is even in q2, and q1 is not in it. With c = cos q2 every u^T M^-1 v is of the form
+        (x + y c) / (a1 a2 - (a3 c)^2), whose size has no maximum within -1 < c < 1: what one N m
+        moves most is the stretched arm or the folded one, and nothing is missed in between.
+        """
+        q2 = np.linspace(0.0, np.pi, 181)
+        return self.body().inertia_matrix(np.stack([np.zeros_like(q2), q2], axis=-1))
 
 
 @dataclass(frozen=True, slots=True)

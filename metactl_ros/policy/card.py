@@ -5,7 +5,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
+
 from metactl_ros.control.gain_map import Ends, pairs_of
+from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.policy.contract import Contract
 
 TEMPLATE = """\
@@ -31,15 +34,15 @@ network is in `policy.onnx`, the normalisation of its input included.
 ## Shield
 
 A proposal is not a torque. Each goes through the shield of metactl_ros, which moves it to the
-nearest gains with V_dot + {alpha:g} (V - v_0) <= 0 on the nominal arm and within the gain box, and
-takes the nominal gains where there are none. v_0 allows an error of {target:g} rad. K_d {kd} 1/s,
-Lambda {slope} 1/s{columns}. Efforts are limited to {effort} N m.
+nearest gains with V_dot + {alpha:g} (V - v_0) <= 0 on {body} and within the gain box, and
+takes the nominal gains where there are none. {level} K_d {kd} 1/s,
+Lambda {slope} 1/s{kp}{columns}. Efforts are limited to {effort} N m.
 
 ## Limits
 
 - Made for one arm (SHA-256 {arm}) and the settings in `contract.json`; a robot with any
   other masses, lengths, limits, law, gain box or Lyapunov function refuses it.
-- The certificate holds for the nominal arm; friction and an unmodelled payload are not in it.
+- {holds_for}
 - Beyond the payload, memory horizon and motions above it has not been trained.
 - Research-grade: not a safety-rated function.
 
@@ -55,6 +58,13 @@ RESULTS_HEAD = """\
 """
 RUN_FIELDS = ('model', 'heads', 'preset', 'steps', 'seed', 'plant', 'tau_z')
 """Of the options of `training.train`, what the card names."""
+NOMINAL = (
+    'The certificate holds for the nominal arm; friction and an unmodelled payload are not in it.'
+)
+ESTIMATED = (
+    'The certificate counts on the estimate of friction and payload, and says nothing while that '
+    'is further off than v_0 allows for.'
+)
 NO_RESULTS = 'No evaluation was given to the exporter.'
 
 
@@ -93,14 +103,25 @@ def write_card(
         num_windows=num_windows,
         results=RESULTS_HEAD + '\n'.join(rows) if rows else NO_RESULTS,
         alpha=contract.lyapunov.alpha_per_s,
-        target=contract.lyapunov.target_error_rad,
+        body='the nominal arm' + ' with what is estimated' * box.layout.counts_on_estimate,
+        level=_level(contract.lyapunov),
+        holds_for=ESTIMATED if box.layout.counts_on_estimate else NOMINAL,
         kd=_range(box.kd_per_s),
         slope=_range(box.lambda_per_s),
+        kp='' if box.kp_per_s2 is None else f', K_p {_range(box.kp_per_s2)} 1/s^2',
         columns=''.join(f', {entry.column} {_range(entry.ends)}' for entry in box.feed_forward),
         effort=' and '.join(f'{limit:g}' for limit in contract.arm.limits.effort_nm),
         arm=contract.arm_sha256[:16],
         **{name: run[name] for name in RUN_FIELDS},
     )
+
+
+def _level(lyapunov: LyapunovSettings) -> str:
+    """Return what v_0 allows for, as a sentence."""
+    if not lyapunov.has_margin:
+        return f'v_0 allows an error of {lyapunov.target_error_rad:g} rad.'
+    off = ' and '.join(f'{rho:g}' for rho in np.atleast_1d(lyapunov.rho_nm).tolist())
+    return f'v_0 allows for an estimate that is off by {off} N m.'
 
 
 def _range(ends: Ends) -> str:

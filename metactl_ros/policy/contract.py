@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 import re
 
-from metactl_ros.config import build
+from metactl_ros.config import build, stated
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.law import LawSettings
@@ -76,7 +76,7 @@ class Contract:
 
 def hash_of(arm: Arm) -> str:
     """Return the SHA-256 of an arm, the same on every machine: of its JSON with sorted keys."""
-    text = json.dumps(arm.stated(), sort_keys=True, separators=(',', ':'))
+    text = json.dumps(stated(arm), sort_keys=True, separators=(',', ':'))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -177,9 +177,9 @@ def check_made_for(
         'estimator': controller.estimator,
     }
     for section, settings in robot.items():
-        stated = getattr(contract, section)
-        if stated != settings:
-            key, expected, found = first_difference(section, settings, stated)
+        made_for = getattr(contract, section)
+        if made_for != settings:
+            key, expected, found = first_difference(section, settings, made_for)
             raise BundleError(
                 f'{where}: {key}: this robot has {_short(expected)}, the policy was made for '
                 f'{_short(found)}; load a policy made for this robot, or the settings it was made '

@@ -47,8 +47,9 @@ DRAWING: dict[Any, Any] = {
     ),
 }
 GAIN_UNITS = {
-    'kd': 'K_d [1/s]',
-    'lambda': 'Lambda [1/s]',
+    'kd_per_s': 'K_d [1/s]',
+    'lambda_per_s': 'Lambda [1/s]',
+    'kp_per_s2': 'K_p [1/s^2]',
     'bias': 'bias [N m]',
     'coulomb': 'Coulomb [N m]',
     'estimate': 'estimate [1]',
@@ -276,7 +277,7 @@ def _gains(log: 'TickLog', again: 'Reproduction', marks: _Marks) -> Iterator[Plo
             other = again.gains[:, again.gain_names.index(log.gain_names[k])]
             lines.append(_Line('computed in open loop', other, YELLOW, ':'))
         alt = f'{heading}; recorded values {values.min():.3g} to {values.max():.3g}.'
-        unit = GAIN_UNITS.get(name.split('.')[0], 'gain')
+        unit = GAIN_UNITS.get(name.removeprefix('feed_forward.').split('.')[0], 'gain')
         yield marks.lines(heading, unit, alt, *lines)
 
 

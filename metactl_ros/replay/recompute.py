@@ -131,7 +131,7 @@ def reproduce(
 
 
 def gain_names(controller: ControllerSettings, joint_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of all gains of a controller, such as kd.joint1."""
+    """Return the names of all gains of a controller, such as kd_per_s.joint1."""
     ends = controller.gain_box.named_ends()
     return tuple(f'{name}.{joint}' for name, _ in ends for joint in joint_names)
 

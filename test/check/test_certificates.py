@@ -12,7 +12,7 @@ from support.tick_logs import ARM, Day, log_of, PERIOD_NS, rows_of, SETTINGS, sh
 from metactl_ros.baselines import BASELINES, load_classical
 from metactl_ros.check import certificates, matrix_law
 from metactl_ros.check.certificates import check_certificates, unverifiable_ticks
-from metactl_ros.control.lyapunov import solve_lyapunov
+from metactl_ros.control.lyapunov import LyapunovFunction, solve_lyapunov
 from metactl_ros.control.modes import Mode
 from metactl_ros.control.shield import Reason
 from metactl_ros.errors import ConfigError
@@ -103,7 +103,8 @@ def test_another_estimate_than_the_one_acted_upon_is_found(baselines, mode):
     value = log.estimate_nm[tick, 1] + 1e-3
     found = names_at(check(changed(log, 'estimate.joint2', tick, value), controller), tick)
     assert 'normal' in found
-    assert ('effort' in found) == (mode == Mode.NOMINAL)  # nominal gains have no weight for it
+    assert 'constant' in found
+    assert ('effort' in found) == (mode <= Mode.STOP)  # in BLIND and FAULT no gains are used
 
 
 def test_an_estimate_beyond_what_the_limits_is_found(baselines):
@@ -341,3 +342,53 @@ def test_certificates_of_gains_stated_per_joint_are_sound_and_those_of_others_ar
     for part in ('law', 'gain_box'):
         other = replace(controller, **{part: getattr(CONTROLLER, part)})
         assert 'gains' in {violation.what for violation in check(log, other)}
+
+
+def with_margin(controller, rho_nm):
+    return replace(controller, lyapunov=replace(controller.lyapunov, rho_nm=rho_nm))
+
+
+@pytest.fixture(scope='module')
+def wary():
+    """Return (log, settings) of an observer with a margin and proposals all over its box."""
+    made = load_classical('momentum_observer', CONTROLLER, None, 0.75)
+    controller = with_margin(made.controller, (0.11, 0.1))
+    return log_of(Day(wild(), controller=controller).bad().ticks), controller
+
+
+def test_certificates_that_count_on_an_estimate_within_a_margin_are_sound(wary):
+    log, controller = wary
+    assert set(log.shield['mode']) == set(Mode)
+    assert log.shield['was_moved'].any()
+    assert check(log, controller) == []
+
+
+@pytest.mark.parametrize('rho_nm', [0.0, (0.11, 0.1 + 1e-6), (0.1, 0.11)])
+def test_the_certificates_of_another_margin_are_found(wary, rho_nm):
+    log, controller = wary
+    found = check(log, with_margin(controller, rho_nm))
+    assert 'constant' in {violation.what for violation in found}
+
+
+def test_a_position_gain_that_was_not_the_recorded_one_is_found(wary):
+    log, controller = wary
+    tick = tick_in(log, Mode.NOMINAL)
+    found = names_at(
+        check(changed(log, 'gains', tick, log.gains[tick, 4] + 0.5, 4), controller), tick
+    )
+    assert {'gains', 'wanted', 'effort'} <= found
+
+
+@pytest.mark.parametrize('seed', range(10))
+def test_both_programs_find_the_same_level_for_a_margin(seed):
+    rng = np.random.default_rng(seed)
+    factor, alpha = rng.normal(size=(4, 4)), CONTROLLER.lyapunov.alpha_per_s
+    law = replace(CONTROLLER.law, nominal_kd_per_s=(30.0, 25.0), nominal_lambda_per_s=(5.0, 4.0))
+    P = solve_lyapunov(factor @ factor.T + 0.1 * np.eye(4), law, alpha)
+    rho = tuple(rng.uniform(0.0, 2.0, 2).tolist())
+    lyapunov = replace(CONTROLLER.lyapunov, p_matrix=tuple(map(tuple, P.tolist())), rho_nm=rho)
+    made = load_classical('momentum_observer', CONTROLLER, None, 0.0).controller
+    controller = replace(made, law=law, lyapunov=lyapunov)
+    expected = LyapunovFunction(lyapunov, law, ARM.sample_inertias()).target_level
+    found = matrix_law.MatrixLaw(ARM, controller)._target_level
+    assert found == pytest.approx(expected, rel=1e-11)

@@ -9,7 +9,7 @@ import pytest
 from support.three_joints import box_in_order
 from support.three_joints import GAIN_BOX as OF_THREE
 
-from metactl_ros.config import build
+from metactl_ros.config import build, stated
 from metactl_ros.control.gain_map import ColumnRange, GainBox, GainMap
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.errors import ConfigError
@@ -231,3 +231,32 @@ def test_what_was_stated_is_what_is_written_and_read_back():
     assert asdict(SHIPPED)['kd_per_s'] == (10.0, 60.0)
     with pytest.raises(ConfigError, match='box: kd_per_s: expected a list, each entry a finite'):
         build(GainBox, asdict(SHIPPED) | {'kd_per_s': [[1.0, 'x']]}, 'box')
+
+
+def test_a_position_gain_stands_between_lambda_and_the_columns():
+    box = replace(SHIPPED, kp_per_s2=(0.0, 900.0))
+    names = [name for name, _ in box.named_ends()]
+    assert names[:3] == ['kd_per_s', 'lambda_per_s', 'kp_per_s2']
+    assert names[3:] == [name for name, _ in SHIPPED.named_ends()][2:]
+    np.testing.assert_array_equal(box.ends(2)[4:6], [[0.0, 900.0]] * 2)
+    assert box.layout == (True, SHIPPED.columns)
+    assert SHIPPED.layout == (False, SHIPPED.columns)
+
+
+@pytest.mark.parametrize('ends', [(1.0, 900.0), (-900.0, -1.0), ((0.0, 9.0), (0.5, 9.0))])
+def test_a_range_of_the_position_gain_without_its_nominal_zero_is_refused(ends):
+    with pytest.raises(ConfigError, match=r'GainBox\.kp_per_s2: expected a range that holds 0'):
+        replace(SHIPPED, kp_per_s2=ends)
+
+
+def test_a_box_without_a_position_gain_is_written_as_before_there_was_one():
+    assert stated(SHIPPED) == {
+        'kd_per_s': (10.0, 60.0),
+        'lambda_per_s': (1.0, 10.0),
+        'feed_forward': (
+            {'column': 'bias', 'ends': (-6.0, 6.0)},
+            {'column': 'coulomb', 'ends': (-3.0, 3.0)},
+        ),
+    }
+    box = replace(SHIPPED, kp_per_s2=((0.0, 9.0), (0.0, 8.0)))
+    assert build(GainBox, stated(box), 'box') == box

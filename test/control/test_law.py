@@ -4,12 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from support.situations import LAW, MODEL, SETTINGS, Situation
+from support.situations import LAW, LAYOUT, MODEL, SETTINGS, Situation
 
 from metactl_ros.control.law import (
     AdmissibleGains,
     computed_torque,
     effort_box,
+    GainLayout,
     holding_torque,
     nominal_gains,
     saturate,
@@ -22,8 +23,8 @@ def effort(situation, theta):
     """Return the law's effort for any gains; only a test may vouch for them itself."""
     gains = AdmissibleGains(np.asarray(theta, dtype=float))
     qdd = situation.qdd_desired
-    hold = holding_torque(situation.bias, situation.phi, gains)
-    return computed_torque(situation.posture, hold, qdd, situation.error, gains)
+    hold = holding_torque(situation.bias, situation.features, gains)
+    return computed_torque(situation.posture, hold, qdd, situation.features, gains)
 
 
 def random_theta(rng, lead=()):
@@ -31,7 +32,7 @@ def random_theta(rng, lead=()):
 
 
 def test_nominal_gains_are_the_baseline_of_the_paper():
-    gains = nominal_gains(LAW, 2, 2)
+    gains = nominal_gains(LAW, LAYOUT, 2)
     np.testing.assert_array_equal(gains, [30, 30, 5, 5, 0, 0, 0, 0])
     here = Situation(0)
     e, e_dot = here.q_desired - here.q, here.qd_desired - here.qd
@@ -63,9 +64,40 @@ def test_each_entry_of_the_gains_does_what_its_name_says():
         np.testing.assert_allclose(columns[6 + joint], direction * only, atol=1e-12)
 
 
+AWARE = GainLayout(True, ('coulomb', 'estimate'))
+
+
+def test_nominal_gains_weigh_an_estimate_by_one_and_have_no_position_gain():
+    gains = nominal_gains(LAW, AWARE, 2)
+    np.testing.assert_array_equal(gains, [30, 30, 5, 5, 0, 0, 0, 0, 1, 1])
+
+
+def test_a_position_gain_accelerates_against_the_error_and_an_estimate_is_added():
+    here = Situation(3, layout=AWARE)
+    zero = effort(here, np.zeros(10))
+    columns = np.array([effort(here, unit) - zero for unit in np.eye(10)])
+    for joint in range(2):
+        only = np.eye(2)[joint]
+        expected = here.posture.apply(here.error.e_rad * only)
+        np.testing.assert_allclose(columns[4 + joint], expected, atol=1e-12)
+        np.testing.assert_allclose(columns[8 + joint], here.estimate_nm * only, atol=1e-12)
+
+
+@given(seed=st.integers(0, 10_000))
+def test_a_position_gain_of_zero_changes_no_bit(seed):
+    """The law of the paper and the one with K_p = 0 send the same efforts."""
+    here = Situation(seed)
+    theta = random_theta(here.rng)
+    plain = effort(here, theta)
+    here.layout = GainLayout(True, here.layout.columns)
+    here._derive()
+    with_kp = np.concatenate([theta[:4], np.zeros(2), theta[4:]])
+    np.testing.assert_array_equal(effort(here, with_kp), plain)
+
+
 def test_on_the_nominal_arm_the_error_obeys_the_closed_loop_equation():
     here = Situation(4)
-    tau = effort(here, nominal_gains(LAW, 2, 2))
+    tau = effort(here, nominal_gains(LAW, LAYOUT, 2))
     qdd = MODEL.forward_dynamics(here.q, here.qd, tau)
     e, e_dot = here.q_desired - here.q, here.qd_desired - here.qd
     np.testing.assert_allclose(

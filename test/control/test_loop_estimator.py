@@ -85,6 +85,55 @@ def test_an_estimate_column_without_an_estimator_is_refused():
         replace(controller, estimator=None)
 
 
+def with_margin(controller, rho_nm):
+    return replace(controller, lyapunov=replace(controller.lyapunov, rho_nm=rho_nm))
+
+
+def test_a_margin_without_an_estimate_to_count_on_is_refused():
+    controller, _ = controller_of('momentum_observer')
+    message = r'rho_nm: is how far an estimate may be off, .* no column `estimate`, found \['
+    with pytest.raises(ConfigError, match=message):
+        with_margin(SETTINGS.controller, 0.1)
+    box = replace(controller.gain_box, feed_forward=())
+    with pytest.raises(ConfigError, match=message):  # one that is only looked at is not enough
+        replace(with_margin(controller, 0.1), gain_box=box)
+    with pytest.raises(ConfigError, match=r'rho_nm: expected 2 entries, one per joint, found 3'):
+        with_margin(controller, (0.1, 0.1, 0.1))
+
+
+def test_an_estimate_that_has_no_weight_is_not_counted_on():
+    """The shield of the paper's law does not move because somebody estimates beside it."""
+    watched, _ = controller_of('momentum_observer')
+    watched = replace(watched, gain_box=SETTINGS.controller.gain_box)
+    plain = without_warmup(SETTINGS.controller)
+    signals, found = random_signals(40), []
+    for controller in (plain, watched):
+        loop, rng = ControlLoop(ARM, controller), np.random.default_rng(0)
+        loop.reset(ArmState(0, signals[0, 0], np.zeros(2)))
+        for k, (q, qd, *goal) in enumerate(signals):
+            state, wanted = ArmState(k * PERIOD_NS, q, qd), Reference(*goal)
+            loop.observe(state, wanted, 0.5)
+            step = loop.actuate(rng.uniform(-1.0, 1.0, 8), state, wanted, k * PERIOD_NS)
+            found.append((step.effort_nm, step.decision.half_space.constant))
+    for one, other in zip(found[:40], found[40:], strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize('rho_nm', [0.0, 0.05, (0.11, 0.1)])
+def test_the_nominal_gains_pass_whatever_is_estimated_and_whatever_the_margin(rho_nm):
+    controller = with_margin(controller_of('ct_integral').controller, rho_nm)
+    signals, loop = random_signals(60, 5), ControlLoop(ARM, unguarded(controller))
+    loop.reset(ArmState(0, signals[0, 0], np.zeros_like(signals[0, 0])))
+    for k, (q, qd, *goal) in enumerate(signals):
+        state, wanted = ArmState(k * PERIOD_NS, q, qd), Reference(*goal)
+        loop.observe(state, wanted, 0.5)
+        action = np.broadcast_to(loop.nominal_action, (5, loop.gain_map.size))
+        step = loop.actuate(action, state, wanted, k * PERIOD_NS)
+        assert not step.decision.was_moved.any()
+    assert np.abs(step.estimate_nm).max() > 0.1
+
+
 @pytest.mark.parametrize(('num_extra', 'name'), [(1, 'oracle'), (3, 'oracle'), (2, 'ct_best')])
 def test_extra_features_are_the_joints_of_an_estimator_or_none(num_extra, name):
     controller, _ = controller_of(name)
@@ -111,7 +160,7 @@ def test_the_extra_features_of_the_context_are_the_estimate(num_extra):
     assert np.abs(estimates).max() > 3.0
 
 
-def test_ten_gains_and_thirteen_features_close_the_loop():
+def test_twelve_gains_and_thirteen_features_close_the_loop():
     shipped, _ = controller_of('momentum_observer')
     columns = (*SETTINGS.controller.gain_box.feed_forward, ESTIMATE)
     box = replace(shipped.gain_box, feed_forward=columns)
@@ -122,11 +171,11 @@ def test_ten_gains_and_thirteen_features_close_the_loop():
     for _ in range(50):
         wanted = MOTION.at(seconds(state.stamp_ns))
         window = loop.observe(state, wanted, 0.75)
-        step = loop.actuate(np.full(10, 0.1), state, wanted, state.stamp_ns)
+        step = loop.actuate(np.full(12, 0.1), state, wanted, state.stamp_ns)
         state = plant.step(step.effort_nm)
         assert step.modes == Mode.NOMINAL
     assert window.shape == (50, 13)
-    assert step.decision.gains.theta.shape == (10,)
+    assert step.decision.gains.theta.shape == (12,)
     assert np.abs(state.q_rad - MOTION.at(0.5).q_rad).max() < 0.1
 
 
@@ -230,14 +279,15 @@ def recording(monkeypatch, answer, warmup_ticks=0):
         (0, HEALTHY, Mode.NOMINAL),
     ],
 )
-def test_only_nominal_uses_the_estimate_and_learns(monkeypatch, warmup_ticks, health, mode):
+def test_every_mode_that_drives_uses_the_estimate_and_only_nominal_learns(
+    monkeypatch, warmup_ticks, health, mode
+):
     loop, policy, recorder = recording(monkeypatch, [5.0, -3.0], warmup_ticks)
     steps = [holding(loop, policy, tick, health=health) for tick in range(3)]
     is_nominal, held = mode == Mode.NOMINAL, ARM.body().gravity(POSTURE)
     for step in steps:
         assert step.modes == mode
-        expected = is_nominal * np.array([5.0, -3.0])
-        np.testing.assert_allclose(step.effort_nm - held, expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(step.effort_nm - held, [5.0, -3.0], rtol=0, atol=1e-12)
         np.testing.assert_array_equal(step.estimate_nm, [5.0, -3.0])
     assert [given.may_learn for given in recorder.inputs] == [False, is_nominal, is_nominal]
 
@@ -290,7 +340,7 @@ def test_a_loop_passes_a_measured_effort_on():
 # Not Slotine and Li's: at tuned rates one such sample throws the arm out of its limits, to STOP.
 @pytest.mark.parametrize('name', [name for name in ESTIMATING if 'slotine' not in name])
 @pytest.mark.parametrize('glitch_radps', [5.0, 1e5])
-def test_one_wrong_velocity_is_forgotten_within_five_seconds(name, glitch_radps):
+def test_one_wrong_velocity_is_forgotten_within_seven_seconds(name, glitch_radps):
     controller, policy = controller_of(name)
     late = []
     for wrong_radps in (0.0, glitch_radps):
@@ -299,12 +349,12 @@ def test_one_wrong_velocity_is_forgotten_within_five_seconds(name, glitch_radps)
         state = plant.reset(episode.start)
         loop.reset(state)
         errors = []
-        for k in range(800):
+        for k in range(1000):
             qd = state.qd_radps + (wrong_radps if k == 100 else 0.0)
             seen = ArmState(state.stamp_ns, state.q_rad, qd)
             wanted = episode.reference.at(k / 100)
             window = loop.observe(seen, wanted, 0.75)
             state = plant.step(loop.actuate(policy(window), seen, wanted, k * PERIOD_NS).effort_nm)
             errors.append(np.linalg.norm(wanted.q_rad - state.q_rad))
-        late.append(np.mean(errors[600:]))
+        late.append(np.mean(errors[800:]))
     assert late[1] < 1.2 * late[0] + 1e-3

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 import quadprog
-from support.situations import LAW, problems, SETTINGS
+from support.situations import LAW, LAYOUT, problems, SETTINGS
 
 from metactl_ros.control import shield
 from metactl_ros.control.gain_map import GainMap
@@ -18,7 +18,7 @@ from metactl_ros.control.shield import project_all, project_one, Reason, Shield
 
 ROOT = Path(__file__).resolve().parents[2]
 MAP = GainMap(SETTINGS.controller.gain_box, 2)
-NOMINAL = nominal_gains(LAW, 2, 2)
+NOMINAL = nominal_gains(LAW, LAYOUT, 2)
 SHIELD = Shield(MAP, NOMINAL)
 ZERO, NO_PULL = np.zeros(()), np.zeros(2)  # a shield asks neither for V nor for M^-1 w
 

@@ -26,7 +26,7 @@ QUICK = replace(
 )
 POSTURE = np.array([0.4, -0.3])
 GRAVITY_NM = ARM.body().gravity(POSTURE)
-NOMINAL_GAINS = nominal_gains(QUICK.law, 2, 2)
+NOMINAL_GAINS = nominal_gains(QUICK.law, QUICK.gain_box.layout, 2)
 NOMINAL, WARMUP, FALLBACK, STOP, BLIND, FAULT = Mode
 
 

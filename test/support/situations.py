@@ -4,12 +4,12 @@
 
 import numpy as np
 
-from metactl_ros.control.law import feed_forward_features, tracking_error, TrackingState
+from metactl_ros.control.law import make_features, tracking_error, TrackingState
 from metactl_ros.settings import load_settings
 
 SETTINGS = load_settings()
 LAW = SETTINGS.controller.law
-COLUMNS = SETTINGS.controller.gain_box.columns
+LAYOUT = SETTINGS.controller.gain_box.layout
 MODEL = SETTINGS.arm.body()
 
 
@@ -28,14 +28,17 @@ def problems(count, seed, reach=1.5):
 class Situation:
     """A random state and reference, shape (..., 2), with errors of a given size."""
 
-    def __init__(self, seed, lead=(), error_rad=0.3):
+    def __init__(self, seed, lead=(), error_rad=0.3, layout=LAYOUT):
         rng = np.random.default_rng(seed)
         self.q = rng.uniform(-2, 2, (*lead, 2))
         self.qd = rng.uniform(-2, 2, (*lead, 2))
         self.q_desired = self.q + error_rad * rng.normal(size=(*lead, 2))
         self.qd_desired = self.qd + 3.0 * error_rad * rng.normal(size=(*lead, 2))
         self.qdd_desired = rng.uniform(-5, 5, (*lead, 2))
-        self.rng = rng
+        self.rng, self.layout = rng, layout
+        self.estimate_nm = None
+        if layout.counts_on_estimate:
+            self.estimate_nm = rng.uniform(-8, 8, (*lead, 2))
         self._derive()
 
     def _derive(self):
@@ -43,12 +46,15 @@ class Situation:
         self.bias = self.posture.bias
         wanted = (self.q_desired, self.qd_desired, self.qdd_desired)
         self.error = tracking_error(LAW, TrackingState(self.q, self.qd, *wanted))
-        self.phi = feed_forward_features(LAW, COLUMNS, self.qd_desired)
+        self.features = make_features(
+            LAW, self.layout, self.error, self.qd_desired, self.estimate_nm
+        )
 
     def of_arm(self, index):
         """Return the situation of one arm of a batch."""
-        one = Situation(0)
-        for name in ('q', 'qd', 'q_desired', 'qd_desired', 'qdd_desired'):
-            setattr(one, name, getattr(self, name)[index])
+        one = Situation(0, layout=self.layout)
+        for name in ('q', 'qd', 'q_desired', 'qd_desired', 'qdd_desired', 'estimate_nm'):
+            values = getattr(self, name)
+            setattr(one, name, None if values is None else values[index])
         one._derive()
         return one

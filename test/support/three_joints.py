@@ -116,6 +116,10 @@ class ThreeJoints:
     def body_per_kg(self):
         return Body(0.0 * M, 0.0 * GRAVITY_NM)
 
+    def sample_inertias(self):
+        order = list(self.order)
+        return M[np.newaxis][:, order][..., order]
+
     def smallest_inertia_kgm2(self):
         return float(np.linalg.eigvalsh(M).min())
 

@@ -45,7 +45,8 @@ def shield_row(tick):
     ]
     row = dict(zip(SHIELD_NAMES, values, strict=True))
     estimate = tick.step.estimate_nm
-    for kind in ('kd', 'lambda', *(('bias', 'coulomb') if estimate is None else ('estimate',))):
+    kinds = ('bias', 'coulomb') if estimate is None else ('kp', 'estimate')
+    for kind in ('kd', 'lambda', *kinds):
         for joint in ARM.joint_names:
             row[f'normal.{kind}.{joint}'] = decision.half_space.normal[len(row) - len(values)]
     row['constant'] = decision.half_space.constant

@@ -2,12 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 from dataclasses import replace
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from training.lyapunov_fit import LyapunovFit, main, sample_motion
+from metactl_ros.control.lyapunov import certificate_matrix, LyapunovFunction
+from metactl_ros.errors import ConfigError
+from training import lyapunov_fit
+from training.lyapunov_fit import fit_radius, LyapunovFit, main, sample_motion
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_true_rate_is_the_change_of_the_error_from_step_to_step(settings):
@@ -55,3 +61,48 @@ def test_the_training_data_do_not_depend_on_the_shipped_matrix(settings):
         for world in (settings, changed)
     )
     np.testing.assert_array_equal(one.xi, two.xi)
+
+
+def test_a_search_for_a_margin_certifies_a_smaller_error_than_the_shipped_matrix(
+    settings, monkeypatch
+):
+    monkeypatch.setattr(lyapunov_fit, 'SEARCHES', 2)
+    report = fit_radius(settings, (0.11, 0.1))
+    present, fitted = report['present'], report['fitted']
+    assert present['error_radius_rad'] == pytest.approx(0.0429, abs=1e-4)
+    assert fitted['error_radius_rad'] < 0.3 * present['error_radius_rad']
+    P = np.array(fitted['p_matrix'])
+    lyapunov = settings.controller.lyapunov
+    Q = certificate_matrix(P, settings.controller.law, lyapunov.alpha_per_s)
+    assert np.linalg.eigvalsh(Q).min() > 0.0
+    stated = replace(lyapunov, p_matrix=tuple(map(tuple, P.tolist())), rho_nm=(0.11, 0.1))
+    used = LyapunovFunction(stated, settings.controller.law, settings.arm.sample_inertias())
+    assert used.target_level == pytest.approx(fitted['v_0'])
+    assert used.error_radius_rad == pytest.approx(fitted['error_radius_rad'])
+
+
+def test_the_kept_fit_for_a_margin_is_what_its_matrix_promises(settings):
+    kept = json.loads((ROOT / 'results' / 'lyapunov_rho.json').read_text())
+    found = lyapunov_fit.certified_by(
+        settings, np.array(kept['rho_nm']), np.array(kept['fitted']['p_matrix'])
+    )
+    assert found.v_0 == pytest.approx(kept['fitted']['v_0'])
+    assert found.error_radius_rad == pytest.approx(kept['fitted']['error_radius_rad'])
+    assert found.error_radius_rad < 0.009
+    assert found.condition_of_p < 300.0
+
+
+@pytest.mark.parametrize('rho', [(0.1,), (0.1, 0.1, 0.1), (0.1, 0.0), (0.1, float('nan'))])
+def test_a_margin_that_is_not_one_number_above_zero_per_joint_is_refused(settings, rho):
+    with pytest.raises(ConfigError, match=r'--rho: expected 2 numbers above 0, one per joint'):
+        fit_radius(settings, rho)
+
+
+def test_the_command_says_what_a_margin_certifies(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(lyapunov_fit, 'SEARCHES', 1)
+    monkeypatch.setattr(lyapunov_fit, 'SEARCH_STEPS', 50)
+    path = tmp_path / 'rho.json'
+    assert main(['--rho', '0.11', '0.1', '--out', str(path)]) == 0
+    assert json.loads(path.read_text())['rho_nm'] == [0.11, 0.1]
+    assert 'condition of P' in ' '.join(capsys.readouterr().out.split())
+    assert main(['--rho', '0.11', '--out', str(path)]) == 2

@@ -4,9 +4,9 @@
 
     M^ qdd + C^ qd + g^ + d = tau          d: payload, friction and memory, in N m
 
-An estimate of d is one more column of Phi, and a classical controller is a constant theta with an
-estimator: limits, modes and shield are those of the learned one. The loop asks its estimator with
-each new state, before the policy is asked.
+An estimate of d is one more column of Phi, which the shield counts on, and a classical controller
+is a constant theta with an estimator: limits, modes and shield are those of the learned one. The
+loop asks its estimator with each new state, before the policy is asked.
 """
 
 from typing import NamedTuple, Protocol
@@ -34,7 +34,7 @@ class EstimatorInput(NamedTuple):
     payload_estimate_kg: Array
     """Shape (...)."""
     may_learn: Flags
-    """Whether the estimate before could act: NOMINAL, and no limit cut the effort, shape (...)."""
+    """Whether what happened is its doing: NOMINAL, and no limit cut the effort, shape (...)."""
 
 
 class Estimator(Protocol):

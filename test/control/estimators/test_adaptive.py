@@ -22,14 +22,20 @@ from support.estimator_inputs import (
 
 from metactl_ros.control.estimators.choice import EstimatorSettings, make_estimator
 from metactl_ros.control.estimators.slotine_li import SlotineLiSettings
-from metactl_ros.control.law import AdmissibleGains, computed_torque, holding_torque
+from metactl_ros.control.law import (
+    AdmissibleGains,
+    computed_torque,
+    GainLayout,
+    holding_torque,
+    make_features,
+)
 from metactl_ros.signals import Reference
 from metactl_ros.sim.rk4_arm import Rk4Arm
 
 MODEL = ARM.body()
 PER_KG = ARM.body_per_kg()
 K_D, SLOPE = 60.0, LAW.slope_per_s
-THETA = (K_D, K_D, SLOPE, SLOPE, 1.0, 1.0)
+THETA = (K_D, K_D, SLOPE, SLOPE, 0.0, 0.0, 1.0, 1.0)
 BANK_S = (0.5, 2.0, 8.0)
 SETTINGS = SlotineLiSettings(
     payload_rate=0.1,
@@ -93,10 +99,12 @@ class Textbook:
 
 
 def effort_of(estimator, here):
-    phi = estimator.update(here)[np.newaxis]
+    estimate = estimator.update(here)
+    layout = GainLayout(True, ('estimate',))
+    features = make_features(LAW, layout, here.error, here.at.qd_desired, estimate)
     gains = AdmissibleGains(np.array(THETA))
-    hold = holding_torque(here.posture.bias, phi, gains)
-    return computed_torque(here.posture, hold, here.at.qdd_desired, here.error, gains)
+    hold = holding_torque(here.posture.bias, features, gains)
+    return computed_torque(here.posture, hold, here.at.qdd_desired, features, gains)
 
 
 def textbook_effort(book, here):

@@ -69,7 +69,7 @@ def integral_ride(slow, fast, rate_hz, duration_s, **options):
     """Ride with the gains that put the poles at -slow and -fast."""
     kd, ki = slow + fast, slow * fast
     estimator = EstimatorSettings(integral=IntegralSettings(rate_per_s2=ki))
-    theta, steps = (kd, kd, 5.0, 5.0, 1.0, 1.0), round(duration_s * rate_hz)
+    theta, steps = (kd, kd, 5.0, 5.0, 0.0, 0.0, 1.0, 1.0), round(duration_s * rate_hz)
     return ride(estimator, theta, steps, rate_hz=rate_hz, push=lack_at, **options)
 
 
