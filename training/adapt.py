@@ -146,18 +146,19 @@ def train(folder: Path, config: AdaptConfig, *, is_compiled: bool, console: Cons
     if not learner.is_done:
         return False
     assert best is not None  # the last update is judged
-    write_json(
-        folder / RESULT,
-        {
-            'run': asdict(config),
-            'num_parameters': sum(p.numel() for p in learner.law.parameters()),
-            'best': best._asdict(),
-            'cpu_minutes': (spent_s + time.process_time() - began_s) / 60.0,
-            'skipped_updates': learner.num_skipped,
-            **provenance(load_settings()),
-        },
-    )
+    _write_result(folder, learner, best, spent_s + time.process_time() - began_s)
     return True
+
+
+def _write_result(folder: Path, learner: Learner, best: Judgement, cpu_s: float) -> None:
+    result = {
+        'run': asdict(learner.config),
+        'num_parameters': sum(p.numel() for p in learner.law.parameters()),
+        'best': best._asdict(),
+        'cpu_minutes': cpu_s / 60.0,
+        'skipped_updates': learner.num_skipped,
+    }
+    write_json(folder / RESULT, result | provenance(load_settings()))
 
 
 def _append(path: Path, row: Mapping[str, float]) -> None:

@@ -170,12 +170,7 @@ def _checks(
     motion, knows_goal = _motion(log, arm, law, run)
     least = _least_mode(log, arm, knows_goal)
     yield 'mode', np.maximum(least - shield['mode'], abs(shield['mode'] - run.mode)), 0.0
-    box = controller.gain_box
-    ends = [box.kd_per_s, box.lambda_per_s]
-    ends += [] if box.kp_per_s2 is None else [box.kp_per_s2]
-    ends += [entry.ends for entry in box.feed_forward]
-    num_joints = len(arm.joint_names)
-    low, high = np.concatenate([np.broadcast_to(x, (num_joints, 2)) for x in ends]).T
+    low, high, nominal = _gain_ranges(controller, len(arm.joint_names))
     yield 'gain box', np.maximum(low - log.gains, log.gains - high), 0.0
 
     cannot = _unverifiable(run)
@@ -199,10 +194,7 @@ def _checks(
     claims = ~says_empty & ~cannot
     yield 'admissible', np.where(claims, excess.value, -np.inf), rounding
     yield 'is_feasible', np.where(says_empty & ~cannot & ~is_empty, 1.0, 0.0), 0.0
-    nominal = [controller.law.nominal_kd_per_s, controller.law.nominal_lambda_per_s]
-    nominal += [] if box.kp_per_s2 is None else [0.0]
-    nominal += [float(entry.column == 'estimate') for entry in box.feed_forward]
-    rest = (np.hstack([np.broadcast_to(x, num_joints) for x in nominal]) - middle) / half
+    rest = (nominal - middle) / half
     is_free = (run.mode == Mode.NOMINAL)[:, np.newaxis] & np.isfinite(log.action)
     proposal = np.where(is_free, log.action, rest)
     expected = np.where(says_empty[:, np.newaxis], rest, _nearest(proposal, slope, room))
@@ -226,6 +218,21 @@ def _checks(
         excess.size + np.einsum('tj,tj->t', pull.size, size),
     )
     yield 'excess_after_limits', *_apart(shield['excess_after_limits'], after, cannot)
+
+
+def _gain_ranges(controller: 'ControllerSettings', num_joints: int) -> tuple[Array, Array, Array]:
+    """Return the least, the largest and the nominal value of every gain, each of shape (m,)."""
+    box, law = controller.gain_box, controller.law
+    ends = [box.kd_per_s, box.lambda_per_s]
+    nominal = [law.nominal_kd_per_s, law.nominal_lambda_per_s]
+    if box.kp_per_s2 is not None:
+        ends.append(box.kp_per_s2)
+        nominal.append(0.0)
+    for entry in box.feed_forward:
+        ends.append(entry.ends)
+        nominal.append(float(entry.column == 'estimate'))
+    low, high = np.concatenate([np.broadcast_to(x, (num_joints, 2)) for x in ends]).T
+    return low, high, np.hstack([np.broadcast_to(x, num_joints) for x in nominal])
 
 
 def _motion(
