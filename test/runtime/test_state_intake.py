@@ -78,7 +78,7 @@ class Robot:
             state_timeout_ns=TIMEOUT_NS, ticks_on_states=True, period_ns=10 * MS
         )
         sources = SimpleNamespace(
-            lines=SimpleNamespace(receive=lambda *_: True),
+            streams=SimpleNamespace(receive=lambda *_: True),
             are_states_in_doubt=lambda _: False,
             contradictions=SimpleNamespace(record=lambda *_, **__: None),
         )
