@@ -189,7 +189,9 @@ def test_an_effort_moved_by_a_millionth_is_found(shipped, mode, joint):
     assert 'effort' in names_at(check(moved), tick)
 
 
-@pytest.mark.parametrize('name', ['normal.kd.joint1', 'normal.bias.joint2', 'constant'])
+@pytest.mark.parametrize(
+    'name', ['normal.kd_per_s.joint1', 'normal.feed_forward.bias.joint2', 'constant']
+)
 @pytest.mark.parametrize('mode', list(Mode))
 def test_another_half_space_is_found(shipped, name, mode):
     tick = tick_in(shipped, mode, 1)

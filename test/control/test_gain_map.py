@@ -37,12 +37,14 @@ def assert_ends_are_at(gain_map, reach):
 @st.composite
 def boxes(draw):
     def ends():
-        least = draw(st.floats(-100.0, 100.0))
+        least = draw(st.floats(-100.0, 100.0, allow_subnormal=False))
         return (least, least + draw(st.floats(0.1, 100.0)))
 
     columns = draw(st.lists(st.sampled_from(['bias', 'coulomb', 'estimate']), unique=True))
     ranges = tuple(ColumnRange(column=column, ends=ends()) for column in columns)
-    return GainBox(kd_per_s=ends(), lambda_per_s=ends(), feed_forward=ranges)
+    kp = (-draw(st.floats(0.0, 9.0, allow_subnormal=False)), draw(st.floats(0.1, 900.0)))
+    kp_per_s2 = draw(st.sampled_from([None, kp]))
+    return GainBox(kd_per_s=ends(), lambda_per_s=ends(), kp_per_s2=kp_per_s2, feed_forward=ranges)
 
 
 @pytest.mark.parametrize(('box', 'size'), [(SHIPPED, 8), (LARGE, 10)])
@@ -187,6 +189,7 @@ def test_a_range_of_each_joint_with_equal_entries_is_that_of_all_to_the_bit(box,
     each = GainBox(
         kd_per_s=(box.kd_per_s,) * num_joints,
         lambda_per_s=(box.lambda_per_s,) * num_joints,
+        kp_per_s2=None if box.kp_per_s2 is None else (box.kp_per_s2,) * num_joints,
         feed_forward=columns,
     )
     np.testing.assert_array_equal(each.ends(num_joints), box.ends(num_joints))

@@ -121,10 +121,22 @@ def test_a_page_shows_every_figure_with_a_text_for_each(page):
     assert len(page.images) == 4 * 2 + 8 + 3 + 3
     assert all(len(image['alt']) > 20 for image in page.images)
     headings = ('Position of joint1', 'Effort of joint2, recorded and computed again', 'Modes')
-    for words in (*headings, 'Gain kd.joint1', 'Lateness, how often', 'Inference time, how often'):
+    for words in (
+        *headings,
+        'Gain kd_per_s.joint1',
+        'Lateness, how often',
+        'Inference time, how often',
+    ):
         assert page.says(words)
     assert not any('$' in svg for svg in page.svgs)  # formulas are not drawn, for names' sake
-    for label in ('time [s]', 'position [rad]', 'effort [N m]', 'K_d [1/s]', 'late [ms]'):
+    for label in (
+        'time [s]',
+        'position [rad]',
+        'effort [N m]',
+        'K_d [1/s]',
+        'bias [N m]',
+        'late [ms]',
+    ):
         assert any(f'>{label}</text>' in svg for svg in page.svgs)
 
 

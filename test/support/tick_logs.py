@@ -45,8 +45,10 @@ def shield_row(tick):
     ]
     row = dict(zip(SHIELD_NAMES, values, strict=True))
     estimate = tick.step.estimate_nm
-    kinds = ('bias', 'coulomb') if estimate is None else ('kp', 'estimate')
-    for kind in ('kd', 'lambda', *kinds):
+    kinds = ('feed_forward.bias', 'feed_forward.coulomb')
+    if estimate is not None:
+        kinds = ('kp_per_s2', 'feed_forward.estimate')
+    for kind in ('kd_per_s', 'lambda_per_s', *kinds):
         for joint in ARM.joint_names:
             row[f'normal.{kind}.{joint}'] = decision.half_space.normal[len(row) - len(values)]
     row['constant'] = decision.half_space.constant

@@ -46,13 +46,17 @@ def test_the_oracle_is_told_each_payload():
 
 
 def test_a_shield_that_only_counts_lets_the_arm_move_otherwise():
-    enforced = evaluate_controller(OBSERVER, SETTINGS, EPISODES, 50)
-    counted = evaluate_controller(
-        OBSERVER, SETTINGS, EPISODES, 50, Conditions(enforcement='count')
-    )
+    best = load_spec('ct_best')
+    enforced = evaluate_controller(best, SETTINGS, EPISODES, 50)
+    counted = evaluate_controller(best, SETTINGS, EPISODES, 50, Conditions(enforcement='count'))
     is_moved = (counted.shield_activation > 0.0) & (enforced.shield_activation > 0.0)
     assert is_moved.any()
     assert (enforced.rmse_rad != counted.rmse_rad)[is_moved].all()
+
+
+def test_a_shield_that_counts_on_the_estimate_leaves_an_observer_alone():
+    observer = evaluate_controller(OBSERVER, SETTINGS, EPISODES, 100)
+    assert (observer.shield_activation == 0.0).all()
 
 
 def test_a_bundle_takes_part():
