@@ -209,8 +209,8 @@ def _checks(
     torque = law.effort(motion, log.gains)
     hold = law.holding(motion, log.gains)
     yield from _effort_checks(log, arm, controller, law, run, torque, hold, cannot)
-    if motion.estimate_nm is not None:
-        yield 'estimate', np.abs(motion.estimate_nm), np.array(arm.limits.effort_nm)
+    if log.estimate_nm is not None:
+        yield 'estimate', np.abs(log.estimate_nm), np.array(arm.limits.effort_nm)
     missing = torque.value - log.effort_nm
     pull, size = condition.Minv_w, torque.size + abs(log.effort_nm)
     after = Sized(
@@ -253,7 +253,10 @@ def _motion(
     stay = np.where(stops, log.q_rad[run.first], log.q_rad)
     held = [stay, np.zeros_like(stay), np.zeros_like(stay)]
     q, qd, qdd = (np.where(follows, *pair) for pair in zip(goal, held, strict=True))
-    return Motion(log.q_rad, log.qd_radps, q, qd, qdd, log.estimate_nm), np.asarray(knows)
+    estimate = log.estimate_nm
+    if estimate is not None:  # only NOMINAL counts on it
+        estimate = np.where((run.mode == Mode.NOMINAL)[:, np.newaxis], estimate, 0.0)
+    return Motion(log.q_rad, log.qd_radps, q, qd, qdd, estimate), np.asarray(knows)
 
 
 def _is_reachable(q_rad: Array, arm: 'Arm') -> NDArray[np.bool_]:

@@ -78,7 +78,8 @@ class ControlStep(NamedTuple):
     excess_after_limits: Array
     """The Lyapunov condition re-evaluated on the limited effort, shape (...); met up to 0."""
     estimate_nm: Array | None
-    """What the model is estimated to lack, shape (..., n), if there is an estimator."""
+    """What the model is estimated to lack, shape (..., n), if there is an estimator. Only NOMINAL
+    counts on it."""
 
 
 class _Judgement(NamedTuple):
@@ -259,7 +260,10 @@ class ControlLoop:
         if not self._modes.is_nominal:
             action, held = self._safe_inputs(before, action, judged.view.at)
             error = tracking_error(self._settings.law, held)
-            judged = self._judge(action, judged.view._replace(at=held, error=error))
+            # Where sensors or arm are in doubt, so is what was estimated from them.
+            is_nominal = self._modes.values == Mode.NOMINAL
+            view = judged.view._replace(at=held, error=error)
+            judged = self._judge(action, view, counts_on_estimate=is_nominal)
         view, gains = judged.view, judged.decision.gains
         hold = holding_torque(view.posture.bias, judged.features, gains)
         law = computed_torque(view.posture, hold, view.at.qdd_desired, judged.features, gains)
@@ -268,10 +272,15 @@ class ControlLoop:
         self._guard.expect(view.posture, self._effort)
         return step
 
-    def _judge(self, action: Array, view: View) -> _Judgement:
+    def _judge(
+        self, action: Array, view: View, *, counts_on_estimate: Flags | None = None
+    ) -> _Judgement:
+        """Return what the shield makes of a proposal; the flags, shape (...), default to all."""
         estimate: Array | None = None
         if self._estimation is not None and self._layout.counts_on_estimate:
             estimate = self._estimation.estimate_nm
+            if counts_on_estimate is not None:  # what is not finite stays so, and ends in FAULT
+                estimate = estimate * counts_on_estimate[..., np.newaxis]
         features = make_features(
             self._settings.law, self._layout, view.error, view.at.qd_desired, estimate
         )

@@ -279,15 +279,14 @@ def recording(monkeypatch, answer, warmup_ticks=0):
         (0, HEALTHY, Mode.NOMINAL),
     ],
 )
-def test_every_mode_that_drives_uses_the_estimate_and_only_nominal_learns(
-    monkeypatch, warmup_ticks, health, mode
-):
+def test_only_nominal_uses_the_estimate_and_learns(monkeypatch, warmup_ticks, health, mode):
     loop, policy, recorder = recording(monkeypatch, [5.0, -3.0], warmup_ticks)
     steps = [holding(loop, policy, tick, health=health) for tick in range(3)]
     is_nominal, held = mode == Mode.NOMINAL, ARM.body().gravity(POSTURE)
     for step in steps:
         assert step.modes == mode
-        np.testing.assert_allclose(step.effort_nm - held, [5.0, -3.0], rtol=0, atol=1e-12)
+        expected = is_nominal * np.array([5.0, -3.0])
+        np.testing.assert_allclose(step.effort_nm - held, expected, rtol=0, atol=1e-12)
         np.testing.assert_array_equal(step.estimate_nm, [5.0, -3.0])
     assert [given.may_learn for given in recorder.inputs] == [False, is_nominal, is_nominal]
 
@@ -340,7 +339,7 @@ def test_a_loop_passes_a_measured_effort_on():
 # Not Slotine and Li's: at tuned rates one such sample throws the arm out of its limits, to STOP.
 @pytest.mark.parametrize('name', [name for name in ESTIMATING if 'slotine' not in name])
 @pytest.mark.parametrize('glitch_radps', [5.0, 1e5])
-def test_one_wrong_velocity_is_forgotten_within_seven_seconds(name, glitch_radps):
+def test_one_wrong_velocity_is_forgotten_within_five_seconds(name, glitch_radps):
     controller, policy = controller_of(name)
     late = []
     for wrong_radps in (0.0, glitch_radps):
@@ -349,12 +348,12 @@ def test_one_wrong_velocity_is_forgotten_within_seven_seconds(name, glitch_radps
         state = plant.reset(episode.start)
         loop.reset(state)
         errors = []
-        for k in range(1000):
+        for k in range(800):
             qd = state.qd_radps + (wrong_radps if k == 100 else 0.0)
             seen = ArmState(state.stamp_ns, state.q_rad, qd)
             wanted = episode.reference.at(k / 100)
             window = loop.observe(seen, wanted, 0.75)
             state = plant.step(loop.actuate(policy(window), seen, wanted, k * PERIOD_NS).effort_nm)
             errors.append(np.linalg.norm(wanted.q_rad - state.q_rad))
-        late.append(np.mean(errors[800:]))
+        late.append(np.mean(errors[600:]))
     assert late[1] < 1.2 * late[0] + 1e-3
