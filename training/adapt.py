@@ -10,8 +10,8 @@ log.csv with a row per episode, best.pt, and result.json at the end. Now and the
 on worlds that it never learns from; the best is the one that loses the fewest arms there, and of
 these the one that tracks best. SIGTERM or Ctrl-C writes a checkpoint and ends with exit code 3.
 
-One core takes about half an hour. With a C++ compiler the tick is compiled first (two minutes),
-which makes it three times as fast; without one everything works, slower.
+With a C++ compiler the tick is compiled first, which takes minutes and pays off in a full run;
+without one, or with --eager, everything works, slower.
 """
 
 import argparse
