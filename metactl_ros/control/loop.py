@@ -7,10 +7,11 @@
     step = loop.actuate(action, state, reference, now_ns)
     plant.step(step.effort_nm)
 
-    observe    what is measured, made finite (`inputs`), whether it can be true (`guard`), what
-               the model lacks (`estimators`), and a row of the context (`window`)
-    actuate    the gains that are admissible here (`lyapunov`, `shield`), the mode that follows
-               from all of it (`modes`), the effort of the law, and its limits (`law`)
+    observe    what is measured, made finite (`inputs`), whether it can be true (`guard`), and a
+               row of the context (`window`)
+    actuate    where the arm is and what the model lacks (`estimators`), the gains that are
+               admissible there (`lyapunov`, `shield`), the mode that follows from all of it
+               (`modes`), the effort of the law, and its limits (`law`)
 
 The training environment, the evaluator, the bag replay and the ROS node run this same code; so do
 the studies and benchmarks that step it (training/rank.py, training/lyapunov_fit.py, bench). Every
@@ -23,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.control.estimators.choice import make_estimator
-from metactl_ros.control.estimators.estimator import Estimation
+from metactl_ros.control.estimators.choice import make_estimation
+from metactl_ros.control.estimators.estimator import Estimate, LoopEstimation
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.guard import Guard
 from metactl_ros.control.inputs import InputFilter, View
@@ -37,6 +38,7 @@ from metactl_ros.control.law import (
     make_features,
     nominal_gains,
     tracking_error,
+    TrackingError,
     TrackingState,
 )
 from metactl_ros.control.lyapunov import LyapunovFunction
@@ -44,7 +46,7 @@ from metactl_ros.control.modes import ArmsInputs, Cause, Health, HEALTHY, Mode, 
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement, Reason, Shield, ShieldDecision
 from metactl_ros.control.window import ContextWindow, step_observation
-from metactl_ros.dynamics.rigid_body import ArmModel
+from metactl_ros.dynamics.rigid_body import ArmModel, Posture
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import (
     ArmState,
@@ -77,15 +79,30 @@ class ControlStep(NamedTuple):
     """The gains in force and their certificate."""
     excess_after_limits: Array
     """The Lyapunov condition re-evaluated on the limited effort, shape (...); met up to 0."""
+    estimate: Estimate | None
+    """Where the arm is and what the model lacks, if there is an estimator. Only NOMINAL counts on
+    it."""
+
+    @property
+    def estimate_nm(self) -> Array | None:
+        """What the model is estimated to lack, shape (..., n), if there is an estimator."""
+        return None if self.estimate is None else self.estimate.d_nm
+
+
+class _Situation(NamedTuple):
+    """Where the law acts: at the measured state or at an estimated one."""
+
+    at: TrackingState
+    error: TrackingError
+    posture: Posture
     estimate_nm: Array | None
-    """What the model is estimated to lack, shape (..., n), if there is an estimator. Only NOMINAL
-    counts on it."""
+    """d^, shape (..., n), if the law counts on one."""
 
 
 class _Judgement(NamedTuple):
     """A proposal, weighed in one situation."""
 
-    view: View
+    here: _Situation
     features: Features
     decision: ShieldDecision
 
@@ -98,7 +115,7 @@ class ControlLoop:
     ) -> None:
         limits, num_joints = arm.limits, len(arm.joint_names)
         self._settings = settings
-        self._body = arm.body()
+        self._arm, self._body = arm, arm.body()
         self._layout = settings.gain_box.layout
         self._period_ns = period_ns_of(settings.law.rate_hz)
         self._inputs = InputFilter(arm, self._body, settings.law)
@@ -106,21 +123,27 @@ class ControlLoop:
         self._rate_nmps = np.array(limits.effort_rate_nmps)
         self._window = ContextWindow(settings.context.num_rows, self._period_ns)
         self.gain_map = GainMap(settings.gain_box, num_joints)
-        self.lyapunov = LyapunovFunction(settings.lyapunov, settings.law, arm.sample_inertias())
+        inertias = arm.sample_inertias(settings.payload_max_kg)
+        self.lyapunov = LyapunovFunction(settings.lyapunov, settings.law, inertias)
         self._nominal = nominal_gains(settings.law, self._layout, num_joints)
-        self.nominal_action = self.gain_map.action(self._nominal)
-        self.nominal_action.setflags(write=False)
-        if np.abs(self.nominal_action).max() > 1.0:
+        self._nominal_proposal = self.gain_map.action(self._nominal)
+        if np.abs(self._nominal_proposal).max() > 1.0:
             raise ConfigError(
                 f'GainBox: must hold the nominal gains {self._nominal.tolist()}, which every '
                 f'fallback needs; found {self.gain_map.lower.tolist()} to '
                 f'{self.gain_map.upper.tolist()}.'
             )
         self._shield = Shield(self.gain_map, self._nominal, enforcement)
-        self._estimation: Estimation | None = None
+        self._estimation: LoopEstimation | None = None
+        num_scheduled = 0
         if settings.estimator is not None:
-            estimator = make_estimator(settings.estimator, arm, settings.law)
-            self._estimation = Estimation(estimator, limits.effort_nm, self._period_ns)
+            self._estimation = make_estimation(
+                settings.estimator, arm, settings.law, self._period_ns
+            )
+            num_scheduled = self._estimation.num_scheduled
+        self.nominal_action = np.append(self._nominal_proposal, np.zeros(num_scheduled))
+        """The nominal gains, and the middle of every range of a schedule, shape (m,)."""
+        self.nominal_action.setflags(write=False)
         self._guard = Guard(settings.guard, limits, self._period_ns)
         self._modes = Modes(settings.modes)
         # All of these are of an arm that has not begun; `reset` gives them the shape of a batch.
@@ -129,6 +152,11 @@ class ControlLoop:
         self._meets_condition: Flags = np.ones((), dtype=bool)
         self._is_clear: Flags = np.ones((), dtype=bool)
         self._all_arms: Flags = np.ones((), dtype=bool)
+
+    @property
+    def action_size(self) -> int:
+        """How many entries an action has: gains, and the schedule of an estimator behind them."""
+        return len(self.nominal_action)
 
     @property
     def doubts(self) -> NDArray[np.int64]:
@@ -206,13 +234,10 @@ class ControlLoop:
         )
         if self._estimation is not None:
             is_usable = view.state_is_valid & view.reference_is_valid & view.is_within_limits
-            at = self._estimation.reject_outlier(view.at, is_usable)
-            error = tracking_error(self._settings.law, at)
-            posture = self._body.at(at.q, at.qd)
-            self._estimation.update(
-                state.stamp_ns, posture, at, error, payload_estimate_kg, effort_nm
+            self._estimation.observe(
+                state.stamp_ns, view.at, is_usable, payload_estimate_kg, effort_nm
             )
-            extra = self._estimation.estimate_nm if context.num_extra else None
+            extra = self._estimation.features if context.num_extra else None
         row = step_observation(
             state,
             reference,
@@ -246,7 +271,7 @@ class ControlLoop:
             now_ns: Time since reset; a step back counts as standing still.
             health: What the driver knows about its inputs.
         """
-        expected = (*state.q_rad.shape[:-1], self.gain_map.size)
+        expected = (*state.q_rad.shape[:-1], self.action_size)
         if action.shape != expected or not self._modes.has_begun:
             raise ConfigError(
                 f'ControlLoop.actuate: expected an action of shape {expected} after a reset, '
@@ -254,42 +279,49 @@ class ControlLoop:
             )
         passed_ns = min(max(now_ns - self._now_ns, 0), self._period_ns)
         self._now_ns = now_ns = max(now_ns, self._now_ns)
-        judged = self._judge(action, self._inputs.cached(state, reference))
+        view = self._inputs.cached(state, reference)
+        proposal, schedule = np.split(action, [self.gain_map.size], axis=-1)
+        estimate: Estimate | None = None
+        if self._estimation is not None:
+            estimate = self._estimation.estimate(view.at, schedule)
+        judged = self._judge(proposal, self._situation(view, estimate))
         before = self._modes.values
-        self._advance_modes(judged, now_ns, health)
+        self._advance_modes(judged.decision, view, now_ns, health)
         if not self._modes.is_nominal:
-            action, held = self._safe_inputs(before, action, judged.view.at)
-            error = tracking_error(self._settings.law, held)
-            # Where sensors or arm are in doubt, so is what was estimated from them.
-            is_nominal = self._modes.values == Mode.NOMINAL
-            view = judged.view._replace(at=held, error=error)
-            judged = self._judge(action, view, counts_on_estimate=is_nominal)
-        view, gains = judged.view, judged.decision.gains
-        hold = holding_torque(view.posture.bias, judged.features, gains)
-        law = computed_torque(view.posture, hold, view.at.qdd_desired, judged.features, gains)
+            proposal, here = self._safe_inputs(before, proposal, view, estimate)
+            judged = self._judge(proposal, here)
+        here, gains = judged.here, judged.decision.gains
+        hold = holding_torque(here.posture.bias, judged.features, gains)
+        law = computed_torque(here.posture, hold, here.at.qdd_desired, judged.features, gains)
         wanted = law if self._modes.is_nominal else self._open_loop_effort(law, now_ns)
-        step = self._limit(hold, law, wanted, judged.decision, passed_ns)
+        step = self._limit(hold, law, wanted, judged.decision, passed_ns)._replace(
+            estimate=estimate
+        )
         self._guard.expect(view.posture, self._effort)
         return step
 
-    def _judge(
-        self, action: Array, view: View, *, counts_on_estimate: Flags | None = None
-    ) -> _Judgement:
-        """Return what the shield makes of a proposal; the flags, shape (...), default to all."""
-        estimate: Array | None = None
-        if self._estimation is not None and self._layout.counts_on_estimate:
-            estimate = self._estimation.estimate_nm
-            if counts_on_estimate is not None:  # what is not finite stays so, and ends in FAULT
-                estimate = estimate * counts_on_estimate[..., np.newaxis]
-        features = make_features(
-            self._settings.law, self._layout, view.error, view.at.qd_desired, estimate
-        )
-        half_space = self.lyapunov.half_space(view.posture, view.error, features, estimate)
-        return _Judgement(view, features, self._shield.admit(action, half_space))
+    def _situation(self, view: View, estimate: Estimate | None) -> _Situation:
+        """Return where the law acts, if it may count on what is estimated."""
+        if estimate is None or not self._layout.counts_on_estimate:
+            return _Situation(view.at, view.error, view.posture, None)
+        if estimate.q is view.at.q:  # only d is estimated
+            return _Situation(view.at, view.error, view.posture, estimate.d_nm)
+        at = view.at._replace(q=estimate.q, qd=estimate.qd)
+        posture = self._arm.body(estimate.payload_kg).at(at.q, at.qd)
+        return _Situation(at, tracking_error(self._settings.law, at), posture, estimate.d_nm)
 
-    def _advance_modes(self, judged: _Judgement, now_ns: int, health: Health) -> None:
-        settings, decision, view = self._settings.modes, judged.decision, judged.view
-        guard, at = self._guard, view.at
+    def _judge(self, proposal: Array, here: _Situation) -> _Judgement:
+        """Return what the shield makes of a proposal, shape (..., m)."""
+        features = make_features(
+            self._settings.law, self._layout, here.error, here.at.qd_desired, here.estimate_nm
+        )
+        half_space = self.lyapunov.half_space(here.posture, here.error, features, here.estimate_nm)
+        return _Judgement(here, features, self._shield.admit(proposal, half_space))
+
+    def _advance_modes(
+        self, decision: ShieldDecision, view: View, now_ns: int, health: Health
+    ) -> None:
+        settings, guard, at = self._settings.modes, self._guard, view.at
         is_answered = (decision.reason <= Reason.PROJECTED) & self._is_clear
         is_certified = decision.half_space.excess(self._nominal) <= settings.violation_tolerance
         is_certified = is_certified & self._meets_condition
@@ -324,21 +356,44 @@ class ControlLoop:
         return each_arm(is_slow & is_near)
 
     def _safe_inputs(
-        self, before: NDArray[np.int64], action: Array, at: TrackingState
-    ) -> tuple[Array, TrackingState]:
+        self,
+        before: NDArray[np.int64],
+        proposal: Array,
+        view: View,
+        estimate: Estimate | None,
+    ) -> tuple[Array, _Situation]:
         """Return nominal gains for arms that are not NOMINAL, and for those in STOP a hold.
 
-        What is held is the posture in which STOP was entered.
+        What is held is the posture in which STOP was entered. Where sensors or arm are in doubt,
+        so is what was estimated from them: there the measured state counts, and no estimate.
         """
-        modes = self._modes.values
-        stops, zero = modes == Mode.STOP, np.zeros(at.q.shape)
+        modes, at = self._modes.values, view.at
+        is_nominal, stops, zero = modes == Mode.NOMINAL, modes == Mode.STOP, np.zeros(at.q.shape)
         self._held_q = where_arms(before == Mode.STOP, self._held_q, at.q)
         held = at._replace(
             q_desired=where_arms(stops, self._held_q, at.q_desired),
             qd_desired=where_arms(stops, zero, at.qd_desired),
             qdd_desired=where_arms(stops, zero, at.qdd_desired),
         )
-        return where_arms(modes == Mode.NOMINAL, action, self.nominal_action), held
+        error = tracking_error(self._settings.law, held)
+        here = self._situation(view._replace(at=held, error=error), self._kept(estimate, view))
+        return where_arms(is_nominal, proposal, self._nominal_proposal), here
+
+    def _kept(self, estimate: Estimate | None, view: View) -> Estimate | None:
+        """Return the estimate of arms in NOMINAL, and of others what is measured."""
+        if estimate is None:
+            return None
+        is_nominal, at = self._modes.values == Mode.NOMINAL, view.at
+        # What is not finite stays so, and ends in FAULT.
+        d_nm = estimate.d_nm * is_nominal[..., np.newaxis]
+        if estimate.q is at.q:
+            return estimate._replace(d_nm=d_nm)
+        return Estimate(
+            where_arms(is_nominal, estimate.q, at.q),
+            where_arms(is_nominal, estimate.qd, at.qd),
+            d_nm,
+            np.where(is_nominal, estimate.payload_kg, 0.0),
+        )
 
     def _open_loop_effort(self, wanted_nm: Array, now_ns: int) -> Array:
         """Return fading gravity torque for arms in BLIND, zero for those in FAULT."""
@@ -366,11 +421,9 @@ class ControlLoop:
         effort = limit_effort(hold, wanted, *box, is_commanded=acts)
         self._effort = effort.copy()  # the rate is limited from it, whatever is done to the step's
         missing = law - self._effort
-        estimate: Array | None = None
         if self._estimation is not None:
-            estimate = self._estimation.estimate_nm
-            is_free = each_arm(missing == 0.0)
-            self._estimation.record_effort(self._effort, is_free & (modes == Mode.NOMINAL))
+            is_free = each_arm(missing == 0.0) & (modes == Mode.NOMINAL)
+            self._estimation.record_effort(self._effort, is_free, acts)
         excess = decision.excess + dot(decision.half_space.Minv_w, missing)
         # What unshielded gains break, in a study that only counts, is not the limits' doing.
         is_met = excess <= self._settings.modes.violation_tolerance
@@ -383,5 +436,5 @@ class ControlLoop:
             joints=self._modes.joints,
             decision=decision,
             excess_after_limits=excess,
-            estimate_nm=estimate,
+            estimate=None,
         )

@@ -5,6 +5,7 @@
 from dataclasses import dataclass
 
 from metactl_ros.config import require_length
+from metactl_ros.control.estimators.bank_estimation import token_size
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.guard import GuardSettings
@@ -30,7 +31,7 @@ class ControllerSettings:
     """Of what the model lacks: the column `estimate`, and extra features of the context."""
 
     def __post_init__(self) -> None:
-        allowed = (0,) if self.estimator is None else (0, self.num_joints)
+        allowed = self._allowed_extra()
         if self.context.num_extra not in allowed:
             raise ConfigError(
                 f'context.num_extra: expected one of {allowed}, the joints of an estimator if '
@@ -48,6 +49,22 @@ class ControllerSettings:
                 'estimator and its column, or leave rho_nm out.'
             )
         self._require_joints()
+
+    def _allowed_extra(self) -> tuple[int, ...]:
+        """Return how many features an estimator may add to the context."""
+        if self.estimator is None:
+            return (0,)
+        bank = self.estimator.bank
+        if bank is None:
+            return 0, self.num_joints
+        tokens = self.num_joints * token_size(bank.num_delays)
+        return (tokens,) if bank.is_scheduled else (0, tokens)
+
+    @property
+    def payload_max_kg(self) -> float:
+        """The heaviest payload that the model of the law may have, kg."""
+        bank = None if self.estimator is None else self.estimator.bank
+        return 0.0 if bank is None else bank.payload_max_kg
 
     def _require_joints(self) -> None:
         """Refuse what is stated per joint for another number of joints than P's."""

@@ -135,5 +135,5 @@ class ArmModel(Protocol):
     def smallest_inertia_kgm2(self) -> float:
         """Return the least eigenvalue of M over all postures and payloads."""
 
-    def sample_inertias(self) -> Array:
-        """Return M without payload, as the law has it, all over the workspace, (S, n, n)."""
+    def sample_inertias(self, payload_max_kg: float = 0.0) -> Array:
+        """Return M all over the workspace, with payloads from none to the heaviest, (S, n, n)."""

@@ -23,6 +23,8 @@ from metactl_ros.dynamics.rigid_body import JointLimits
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array
 
+PAYLOAD_SAMPLES = 5
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arm:
@@ -82,15 +84,18 @@ class Arm:
         """
         return float(np.linalg.eigvalsh(self.body().inertia_matrix(np.zeros(2))).min())
 
-    def sample_inertias(self) -> Array:
-        """Return M without payload at every degree of q2 from 0 to 180, shape (181, 2, 2).
+    def sample_inertias(self, payload_max_kg: float = 0.0) -> Array:
+        """Return M at every degree of q2 from 0 to 180, shape (S, 2, 2).
 
+        It is that without payload, and of some payloads up to the heaviest if there is one.
         It is even in q2, and q1 is not in it. With c = cos q2 every u^T M^-1 v is of the form
         (x + y c) / (a1 a2 - (a3 c)^2), whose size has no maximum within -1 < c < 1: what one N m
         moves most is the stretched arm or the folded one, and nothing is missed in between.
         """
         q2 = np.linspace(0.0, np.pi, 181)
-        return self.body().inertia_matrix(np.stack([np.zeros_like(q2), q2], axis=-1))
+        q = np.stack([np.zeros_like(q2), q2], axis=-1)
+        payloads_kg = np.linspace(0.0, payload_max_kg, PAYLOAD_SAMPLES if payload_max_kg else 1)
+        return np.concatenate([self.body(kg).inertia_matrix(q) for kg in payloads_kg.tolist()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ class Controller:
         """
         is_quick = 0 < self._last_inference_ns <= budget_ns
         if self._policy is not None and self._window is not None and is_quick:
-            propose(self._policy, self._window, self.loop.gain_map.size)
+            propose(self._policy, self._window, self.loop.action_size)
 
     def tick(self, inputs: TickInputs) -> Tick:
         """Return what to do, given all there is to know."""
@@ -242,7 +242,7 @@ class Controller:
         if self._policy is None or self._window is None:
             return 0
         begin_ns = time.perf_counter_ns()
-        action = propose(self._policy, self._window, self.loop.gain_map.size)
+        action = propose(self._policy, self._window, self.loop.action_size)
         self._last_inference_ns = time.perf_counter_ns() - begin_ns
         self.num_policy_errors += action is None
         # NaN where the policy failed: the shield replaces it.

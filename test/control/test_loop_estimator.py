@@ -14,6 +14,7 @@ from support.episodes import start
 from support.estimator_inputs import ARM, FRICTION, MOTION, Recorder, SETTINGS
 
 from metactl_ros.baselines import BASELINES, ESTIMATE, load_baselines, make_classical, truth_of
+from metactl_ros.control.estimators import choice
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Health, HEALTHY, Mode
 from metactl_ros.errors import ConfigError
@@ -264,7 +265,7 @@ def test_a_payload_estimate_that_is_no_number_stops_no_classical_controller_for_
 def recording(monkeypatch, answer, warmup_ticks=0):
     """Return a loop, its policy and the estimator in it, which answers the same at any time."""
     recorder = Recorder(answer)
-    monkeypatch.setattr('metactl_ros.control.loop.make_estimator', lambda *_: recorder)
+    monkeypatch.setattr(choice, 'make_estimator', lambda *_: recorder)
     controller, policy = controller_of('momentum_observer')
     modes = replace(controller.modes, warmup_ticks=warmup_ticks)
     return begun(replace(controller, modes=modes)), policy, recorder

@@ -116,7 +116,7 @@ class ThreeJoints:
     def body_per_kg(self):
         return Body(0.0 * M, 0.0 * GRAVITY_NM)
 
-    def sample_inertias(self):
+    def sample_inertias(self, _payload_max_kg=0.0):
         order = list(self.order)
         return M[np.newaxis][:, order][..., order]
 

@@ -68,7 +68,7 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
         num_extra = controller.context.num_extra
         size = env.num_rows * len(feature_names(settings.arm.joint_names, num_extra))
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.loop.gain_map.size,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.loop.action_size,), np.float32)
         self.drawn_from: dict[str, Any] = {}
         """State of the generator from which the episode under way was drawn."""
         self.actions: list[Observation] = []
@@ -134,9 +134,13 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
         return window.astype(np.float32).ravel()
 
     def _half_space(self, step: ControlStep) -> NDArray[np.float32]:
-        """Return (normal, offset) of the admissible half-space in action space, shape (m + 1,)."""
+        """Return (normal, offset) of the admissible half-space in action space, shape (m + 1,).
+
+        A schedule behind the gains is free.
+        """
         space, gain_map = step.decision.half_space, self.loop.gain_map
-        normal = space.normal * gain_map.half_width
+        normal = np.zeros(self.loop.action_size)
+        normal[: gain_map.size] = space.normal * gain_map.half_width
         return np.append(normal, -space.excess(gain_map.middle)).astype(np.float32)
 
 

@@ -186,7 +186,7 @@ def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -
         replay_buffer_class=WindowReplayBuffer,
         replay_buffer_kwargs={'num_rows': run.window},
         policy_kwargs={**make_policy_kwargs(network), **FUSED},
-        target_entropy=hyper.entropy_per_action * env.loop.gain_map.size,
+        target_entropy=hyper.entropy_per_action * env.loop.action_size,
         tensorboard_log=str(log_dir),
         seed=run.seed,
         device=run.device,

@@ -32,9 +32,10 @@ from typing import NamedTuple
 import numpy as np
 
 from metactl_ros.config import require_length, require_not_negative, require_positive
+from metactl_ros.control.estimators.estimator import Estimate
 from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import Array
+from metactl_ros.signals import Array, Flags
 
 WIDTHS_RADPS = np.array([0.05, 0.12, 0.35])
 HORIZONS_S = np.array([1.0, 5.0])
@@ -79,6 +80,8 @@ class BankSettings:
     """How likely each delay is before anything is measured, as logits."""
     sharpness: float
     """How decidedly the better hypothesis is preferred."""
+    is_scheduled: bool = False
+    """Whether a policy sets the schedule, tick by tick, from a window of innovations."""
 
     def __post_init__(self) -> None:
         require_length('BankSettings', NUM_FEATURES, prior_mean=self.prior_mean)
@@ -133,16 +136,6 @@ class Innovation(NamedTuple):
     """Acceleration of the prediction, rad / s^2."""
 
 
-class Belief(NamedTuple):
-    """The arm now, as the bank sees it; (..., n) unless stated."""
-
-    q: Array
-    qd: Array
-    d_nm: Array
-    payload_kg: Array
-    """(...)."""
-
-
 def features(v_radps: Array, zeta_rad: Array) -> Array:
     """Return the regressors of friction, memory and offset, (..., 7)."""
     out = np.empty((*v_radps.shape, NUM_FEATURES))
@@ -185,7 +178,8 @@ class ObserverBank:
         self._P = np.broadcast_to(self._P0, (*lead, n, NUM_FEATURES, NUM_FEATURES))
         self._P_payload = np.full(lead, self.settings.payload_std**2)
         self._sent = _repeat(effort_nm, K)
-        self._age = 0
+        self.age = 0
+        """Periods since the beginning."""
         self._misfit = np.zeros((*lead, K))
         self.pi = np.full((*lead, K), 1.0 / K)
 
@@ -195,17 +189,30 @@ class ObserverBank:
             (effort_nm[..., np.newaxis, :], self._sent[..., :-1, :]), axis=-2
         )
 
+    @property
+    def last_sent(self) -> Array:
+        """The newest effort, shape (..., n), N m."""
+        return self._sent[..., 0, :]
+
+    def coast(self) -> None:
+        """Let a period pass of which nothing was measured."""
+        q, v, zeta, _ = self._predict(
+            self._q, self._v, self._theta, self._zeta, self._payload, self._sent
+        )
+        self._q, self._v, self._zeta = q, v, zeta
+        self.age += 1
+
     def innovate(self, y_q: Array, y_v: Array) -> Innovation:
         """Predict every hypothesis by one period and compare it with what is measured."""
         y_q, y_v = y_q[..., np.newaxis, :], y_v[..., np.newaxis, :]
         share = np.sum(self.pi * self._payload, axis=-1, keepdims=True)
-        self._measured = self._arm.body(self.settings.payload_max_kg * share).at(y_q, y_v)
-        self._felt = self._measured.effective_inertia
+        self.measured = self._arm.body(self.settings.payload_max_kg * share).at(y_q, y_v)
+        self.felt = self.measured.effective_inertia
         q, v, zeta, a = self._predict(
             self._q, self._v, self._theta, self._zeta, self._payload, self._sent
         )
-        if self._age < len(self._delays):  # nothing that old was ever sent
-            waits = (self._age <= self._delays)[:, np.newaxis]
+        if self.age < len(self._delays):  # nothing that old was ever sent
+            waits = (self.age <= self._delays)[:, np.newaxis]
             q, v = np.where(waits, y_q, q), np.where(waits, y_v, v)
             zeta = np.where(waits[..., np.newaxis], self._zeta, zeta)
             a = np.where(waits, 0.0, a)
@@ -242,7 +249,7 @@ class ObserverBank:
         smooth = phi[..., :3]
         steepness = np.sum(theta[..., :3] * (1.0 - smooth * smooth) / WIDTHS_RADPS, axis=-1)
         damping = self.unit_nm * np.maximum(steepness + theta[..., 3], 0.0)
-        armature = dt * implicit_share(dt * damping / self._felt) * damping
+        armature = dt * implicit_share(dt * damping / self.felt) * damping
         body = self._arm.body(self.settings.payload_max_kg * payload)
         posture = body.at(q + 0.5 * dt * v, v)
         a = posture.solve(effort_nm - friction - posture.bias, armature)
@@ -250,15 +257,41 @@ class ObserverBank:
         later = zeta + dt * (mean[..., np.newaxis] - zeta / HORIZONS_S)
         return q + dt * mean, v + dt * a, later, a
 
-    def correct(self, found: Innovation, by: Schedule) -> None:
-        """Correct every hypothesis by its innovation."""
+    def correct(self, found: Innovation, by: Schedule, may_learn: Flags | None = None) -> None:
+        """Correct every hypothesis by its innovation.
+
+        Args:
+            found: What was measured beyond what was predicted.
+            by: How to correct.
+            may_learn: Whether coefficients and payload may change, shape (...); None: they may.
+        """
         dt = self._dt_s
         L = by.correction[..., np.newaxis, :, :]
         self._q = found.q + L[..., 0] * found.nu_q + L[..., 1] * dt * found.nu_v
         self._v = found.v + L[..., 2] * found.nu_v + L[..., 3] * found.nu_q / dt
         self._zeta = found.zeta
+        self.pi = _softmax(by.logits)
+        kept = self._learned
+        self._explain(found, by, L)
+        self.age += 1
+        if may_learn is not None and not may_learn.all():
+            new = zip(self._learned, kept, strict=True)
+            self._learned = tuple(_where(may_learn, now, before) for now, before in new)
+
+    @property
+    def _learned(self) -> tuple[Array, ...]:
+        """What is estimated of the arm, beside its state."""
+        return self._theta, self._payload, self._P, self._P_payload
+
+    @_learned.setter
+    def _learned(self, values: tuple[Array, ...]) -> None:
+        self._theta, self._payload, self._P, self._P_payload = values
+
+    def _explain(self, found: Innovation, by: Schedule, L: Array) -> None:
+        """Share out the torque that is missing among all that can cause it."""
+        dt = self._dt_s
         push = L[..., 4] * found.nu_v / dt + L[..., 5] * found.nu_q / dt**2
-        missing = -self._measured.apply(push) / self.unit_nm
+        missing = -self.measured.apply(push) / self.unit_nm
         phi = features(found.v, found.zeta)
         P_phi = np.matmul(self._P[..., np.newaxis, :, :, :], phi[..., np.newaxis])[..., 0]
         spread = np.sum(phi * P_phi, axis=-1) + 1e-9
@@ -272,8 +305,7 @@ class ObserverBank:
         theta = self._theta + P_phi * explained[..., np.newaxis]
         self._theta = np.minimum(np.maximum(theta, -BOUNDS), BOUNDS)
         self._payload = np.minimum(np.maximum(self._payload + shared, 0.0), 1.0)
-        self.pi = _softmax(by.logits)
-        if self._age > 0:
+        if self.age > 0:
             self._learn(by, phi, y)
 
     def _rated_torque(self, found: Innovation) -> Array:
@@ -298,7 +330,7 @@ class ObserverBank:
         information = np.sum(y_now * y_now / spread, axis=-1)
         self._P_payload = P_p / (1.0 + P_p * information) + by.payload_drift
 
-    def to_now(self, by: Schedule, qd_desired: Array, qdd_desired: Array) -> Belief:
+    def to_now(self, by: Schedule, qd_desired: Array, qdd_desired: Array) -> Estimate:
         """Run every hypothesis forward to now and mix them."""
         K = self.settings.num_delays
         q, v, zeta = (
@@ -318,7 +350,6 @@ class ObserverBank:
             q = np.concatenate((self._q[..., j - 1 : j, :], q), axis=-2)
             v = np.concatenate((self._v[..., j - 1 : j, :], v), axis=-2)
             zeta = np.concatenate((self._zeta[..., j - 1 : j, :, :], zeta), axis=-3)
-        self._age += 1
         weights = self.pi[..., np.newaxis]
         q_now, v_now = np.sum(weights * q, axis=-2), np.sum(weights * v, axis=-2)
         theta = np.sum(weights[..., np.newaxis] * self._theta, axis=-3)
@@ -327,7 +358,14 @@ class ObserverBank:
         dt = self._dt_s
         expected = qd_desired + 0.5 * dt * qdd_desired + by.beta * (v_now - qd_desired)
         phi = features(expected, zeta_now + 0.5 * dt * expected[..., np.newaxis])
-        return Belief(q_now, v_now, self.unit_nm * np.sum(theta * phi, axis=-1), payload_kg)
+        return Estimate(q_now, v_now, self.unit_nm * np.sum(theta * phi, axis=-1), payload_kg)
+
+
+def _where(condition: Flags, yes: Array, no: Array) -> Array:
+    """Return (..., any shape): for each arm that of one of two arrays."""
+    return np.where(
+        condition.reshape(condition.shape + (1,) * (yes.ndim - condition.ndim)), yes, no
+    )
 
 
 def _repeat(x: Array, num: int) -> Array:

@@ -4,20 +4,25 @@
 
 ct_integral         computed torque and integral action     `disturbance.Integral`
 momentum_observer   generalised momentum                    `disturbance.MomentumObserver`
-slotine_li          adaptive, with or without memory        `adaptive.SlotineLi`
+slotine_li          adaptive, with or without memory        `slotine_li.SlotineLi`
 lugre_observer      identified friction                     `friction_observers.LugreObserver`
 oracle              knows payload, friction and memory      `friction_observers.Oracle`
+adaptive_bank       an observer for each delay              `bank.ObserverBank`
+adaptive            the same, scheduled by a network
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
+from metactl_ros.config import LATER
+from metactl_ros.control.estimators.bank import BankSettings
+from metactl_ros.control.estimators.bank_estimation import BankEstimation
 from metactl_ros.control.estimators.disturbance import (
     Integral,
     IntegralSettings,
     MomentumObserver,
     MomentumObserverSettings,
 )
-from metactl_ros.control.estimators.estimator import Estimator
+from metactl_ros.control.estimators.estimator import Estimation, Estimator, LoopEstimation
 from metactl_ros.control.estimators.friction_observers import (
     LugreObserver,
     LugreSettings,
@@ -39,16 +44,27 @@ class EstimatorSettings:
     slotine_li: SlotineLiSettings | None = None
     lugre_observer: LugreSettings | None = None
     oracle: OracleSettings | None = None
+    bank: BankSettings | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
-        names = [field.name for field in fields(self)]
+        names = [entry.name for entry in fields(self)]
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigError(f'EstimatorSettings: expected one of {names}, found {given}.')
 
 
+def make_estimation(
+    settings: EstimatorSettings, arm: ArmModel, law: LawSettings, period_ns: int
+) -> LoopEstimation:
+    """Return the estimator of the settings as a control loop asks it."""
+    if settings.bank is not None:
+        return BankEstimation(settings.bank, arm, period_ns)
+    estimator = make_estimator(settings, arm, law)
+    return Estimation(estimator, law, arm.body(), arm.limits.effort_nm, period_ns)
+
+
 def make_estimator(settings: EstimatorSettings, arm: ArmModel, law: LawSettings) -> Estimator:
-    """Return the estimator of the settings for an arm whose model has no payload."""
+    """Return the estimator of d of the settings, for an arm whose model has no payload."""
     if settings.integral is not None:
         return Integral(settings.integral, arm.limits.effort_nm)
     if settings.momentum_observer is not None:

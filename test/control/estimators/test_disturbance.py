@@ -10,6 +10,7 @@ from support.estimator_inputs import (
     assert_batch_equals_arms,
     at_goal,
     estimator_input,
+    LAW,
     NO_FRICTION,
     ride,
 )
@@ -22,7 +23,7 @@ from metactl_ros.control.estimators.disturbance import (
     MomentumObserverSettings,
 )
 from metactl_ros.control.estimators.estimator import Estimation
-from metactl_ros.control.law import TrackingError, TrackingState
+from metactl_ros.control.law import TrackingState
 from metactl_ros.motion.reference import Hold
 from metactl_ros.signals import ArmState, Reference
 from metactl_ros.sim.rk4_arm import Rk4Arm
@@ -173,20 +174,21 @@ def test_the_momentum_observer_is_a_first_order_filter_of_what_lacks_whatever_th
 
 def test_a_lost_state_changes_little_of_what_the_momentum_observer_estimates(motion):
     lack_nm, states, efforts = motion
-    estimation = Estimation(MomentumObserver(MOMENTUM, LARGEST_NM), LARGEST_NM, 10_000_000)
+    observer = MomentumObserver(MOMENTUM, LARGEST_NM)
+    estimation = Estimation(observer, LAW, MODEL, LARGEST_NM, 10_000_000)
     nothing = np.zeros(2)
     estimation.reset(nothing)
     for k in range(0, len(states), 10):
         if (k // 10) % 3 != 1:  # every third is lost
             q, qd = states[k].q_rad, states[k].qd_radps
             seen = TrackingState(q, qd, q, qd, nothing)
-            error = TrackingError(nothing, nothing, nothing)
-            estimation.update(states[k].stamp_ns, MODEL.at(q, qd), seen, error, 0.0, None)
+            estimation.observe(states[k].stamp_ns, seen, np.array(True), 0.0, None)
             expected = lack_nm * -np.expm1(-BANDWIDTH * k * STEP_S)
             # Four times what a state every 10 ms leaves.
             np.testing.assert_allclose(estimation.estimate_nm, expected, rtol=0, atol=0.044)
         if k < len(efforts):
-            estimation.record_effort(efforts[k : k + 10].mean(axis=0), np.array(True))
+            effort_nm = efforts[k : k + 10].mean(axis=0)
+            estimation.record_effort(effort_nm, np.array(True), np.array(True))
 
 
 def test_the_momentum_observer_knows_nothing_at_first_and_after_a_reset():
