@@ -5,7 +5,9 @@
     ct, ct_best         fixed gains: the paper's, and the best constant ones in the box
     ct_integral, momentum_observer, slotine_li, slotine_li_memory, lugre_observer
                         constant gains, and an estimate of what the model lacks
-    oracle              the same, with the truth for an estimate: a limit, not a competitor
+    adaptive_bank       the same with a bank of observers: state, payload and disturbance of an arm
+                        whose states may be late
+    oracle              constant gains with the truth for an estimate: a limit, not a competitor
 
 They run in the loop of the learned policy, under the same limits, modes and shield. An estimate is
 a column of Phi of its own with a weight from 0 to 1: what the shield, which counts on it, may take
@@ -37,6 +39,7 @@ BaselineName: TypeAlias = Literal[
     'slotine_li',
     'slotine_li_memory',
     'lugre_observer',
+    'adaptive_bank',
     'oracle',
 ]
 BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
@@ -69,6 +72,7 @@ class Baselines:
     slotine_li: Baseline
     slotine_li_memory: Baseline
     lugre_observer: Baseline
+    adaptive_bank: Baseline
     oracle: Baseline
 
 

@@ -7,7 +7,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 import platform
@@ -19,6 +19,7 @@ import numpy as np
 
 from metactl_ros.config import (
     build,
+    LATER,
     require_length,
     require_not_negative,
     require_positive,
@@ -57,9 +58,13 @@ class PlantSettings:
     payload_scale_per_kg: float | None = None
     """None: the payload p is a point mass at the tip. Else, as in the paper, M and with it C are
     those of the bare arm times 1 + this p, and gravity is the bare arm's; only RK4, 1 / kg."""
+    link_mass_factor: float = field(default=1.0, metadata=LATER)
+    """How much heavier the links are than `config/arm.yaml`, and so the controller, has them."""
 
     def __post_init__(self) -> None:
-        require_positive('PlantSettings', substep_hz=self.substep_hz)
+        require_positive(
+            'PlantSettings', substep_hz=self.substep_hz, link_mass_factor=self.link_mass_factor
+        )
         if self.payload_scale_per_kg is not None:
             require_not_negative('PlantSettings', payload_scale_per_kg=self.payload_scale_per_kg)
 
@@ -215,9 +220,11 @@ def load_faults(path: Path, num_joints: int) -> list[Fault]:
 def make_plant(name: PlantName, settings: Settings) -> Plant:
     """Return a plant with the sensing effects of the settings; close it after use."""
     friction, rate_hz = settings.plant.friction, settings.controller.law.rate_hz
+    masses = tuple(settings.plant.link_mass_factor * kg for kg in settings.arm.link_masses_kg)
+    arm = replace(settings.arm, link_masses_kg=masses)
     plant: Plant
     if name == 'rk4':
-        plant = Rk4Arm(settings.arm, friction, rate_hz, settings.plant.payload_scale_per_kg)
+        plant = Rk4Arm(arm, friction, rate_hz, settings.plant.payload_scale_per_kg)
     elif settings.plant.payload_scale_per_kg is not None:
         raise ConfigError(
             'payload_scale_per_kg: the PyBullet plant carries payloads at the tip only; take the '
@@ -227,7 +234,7 @@ def make_plant(name: PlantName, settings: Settings) -> Plant:
         # Imported here: only a process that simulates with PyBullet needs it installed.
         from metactl_ros.sim.bullet_arm import BulletArm
 
-        plant = BulletArm(settings.arm, friction, rate_hz, settings.plant.substep_hz)
+        plant = BulletArm(arm, friction, rate_hz, settings.plant.substep_hz)
     return SensedPlant(plant, settings.plant.sensing, rate_hz)
 
 

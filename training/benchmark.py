@@ -26,7 +26,7 @@ import numpy as np
 from rich.console import Console
 
 import metactl_ros
-from metactl_ros.baselines import CLASSICAL, ControllerSpec, load_spec
+from metactl_ros.baselines import BASELINES, CLASSICAL, ControllerSpec, load_spec, ORACLE
 from metactl_ros.config import require_positive
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.files import write_json
@@ -51,6 +51,8 @@ ENFORCEMENTS: tuple[Enforcement, ...] = ('enforce', 'count')
 SPOT_REGIMES = ('tau_2', 'delay_20ms')
 """Judged in PyBullet, too, on fewer episodes."""
 SPOT_ROLLOUTS = 2
+ONCE = '_once'
+"""Ends the name of a controller that was tuned once for all sensors."""
 MOVE_S = 2.0
 """Of a motion from point to point; then the arm rests."""
 
@@ -89,6 +91,12 @@ class Regime:
     transport_delay_s: float = 0.0
     effort_limit_factor: float | None = None
     """What the motors give at most, of the peak of ct on the tuning episodes."""
+    friction_factor: float = 1.0
+    """Of all of friction but its memory."""
+    link_mass_factor: float = 1.0
+    """Of the masses of the true links; the model keeps those of `config/arm.yaml`."""
+    tells_payload: bool = True
+    """Whether controllers are given an estimate of the payload."""
     payload_step_kg: float = 0.0
     payload_step_at_s: float = 0.0
     tau_z_drift_to_s: float | None = None
@@ -96,11 +104,13 @@ class Regime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sensors:
-    """The regime in which baselines are tuned for each kind of sensors."""
+    """The regimes in which baselines are tuned for each kind of sensors."""
 
-    nominal: str
-    noisy: str
-    delayed: str
+    nominal: tuple[str, ...]
+    noisy: tuple[str, ...]
+    delayed: tuple[str, ...]
+    any: tuple[str, ...]
+    """Without knowing which they will be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,8 +148,15 @@ def settings_in(settings: Settings, regime: Regime, peak_nm: tuple[float, ...]) 
         tau_z_drift_to_s=regime.tau_z_drift_to_s,
         tau_z_drift_over_s=regime.duration_s,
     )
-    friction = replace(plant.friction, memory_gain_nmprad=gain)
-    return replace(settings, plant=replace(plant, friction=friction, sensing=sensing))
+    levels = {
+        name: scaled(regime.friction_factor, getattr(plant.friction, name))
+        for name in ('coulomb_nm', 'static_nm', 'viscous_nmsprad')
+    }
+    friction = replace(plant.friction, memory_gain_nmprad=gain, **levels)
+    world = replace(
+        plant, friction=friction, sensing=sensing, link_mass_factor=regime.link_mass_factor
+    )
+    return replace(settings, plant=world)
 
 
 def draw_cases(settings: Settings, regime: Regime, cases: Cases) -> Episode:
@@ -158,7 +175,10 @@ def draw_cases(settings: Settings, regime: Regime, cases: Cases) -> Episode:
         motion = Sinusoid(amplitude, regime.speed_factor * np.array(cases.omega_radps), phase)
     else:
         motion = _moves(amplitude, phase)
-    return compose_episode(settings.plant.task, rng, payload, motion, regime.tau_z_s)
+    episodes = compose_episode(settings.plant.task, rng, payload, motion, regime.tau_z_s)
+    if regime.tells_payload:
+        return episodes
+    return replace(episodes, payload_estimate_kg=np.zeros_like(episodes.payload_estimate_kg))
 
 
 def _moves(amplitude_rad: Array, phase_rad: Array) -> PointToPoint:
@@ -239,12 +259,15 @@ def summarise(found: Rollouts, cases: Cases) -> dict[str, Any]:
 def controllers(sensors: str) -> list[ControllerSpec]:
     """Return every controller that is compared, the classical ones tuned for a kind of sensors.
 
-    The one that knows its plant comes last.
+    Those that were tuned once, without knowing the sensors, follow under a name of their own, and
+    the one that knows its plant comes last.
     """
-    file = share_directory() / 'config' / 'classical' / f'{sensors}.yaml'
-    classical = [load_spec(name, file) for name in CLASSICAL]
+    folder = share_directory() / 'config' / 'classical'
+    classical = [load_spec(name, folder / f'{sensors}.yaml') for name in CLASSICAL]
+    blind = [load_spec(name, folder / 'any.yaml') for name in BASELINES if name != ORACLE]
+    once = [replace(spec, name=f'{spec.name}{ONCE}') for spec in blind]
     learned = [ControllerSpec(path.stem, learned=path) for path in shipped_policies()]
-    return sorted([*classical, *learned], key=lambda spec: spec.knows_plant)
+    return sorted([*classical, *once, *learned], key=lambda spec: spec.knows_plant)
 
 
 def cells_of(
@@ -266,7 +289,7 @@ def cells_of(
 def baseline_peak(benchmark: Benchmark) -> tuple[float, ...]:
     """Return the peak effort of ct with ideal motors, one per joint, N m."""
     settings = load_settings()
-    regime = benchmark.regime(benchmark.sensors.nominal)
+    regime = benchmark.regime(benchmark.sensors.nominal[0])
     episodes = draw_cases(settings, regime, benchmark.tuning)
     spec = ControllerSpec('ct')
     found = evaluate_controller(spec, settings, episodes, settings.episode_steps)

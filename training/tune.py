@@ -7,11 +7,13 @@
 
 For the least mean RMSE under the shield, with a budget for each parameter that one has: first
 the untuned gains of ct and a Halton sequence over all ranges, then Nelder and Mead's search from
-the best of these (scipy). Writes config/classical/SENSORS.yaml and results/tuning.json.
+the best of these (scipy). For `any`, as by a user who does not know his sensors, it is the mean
+over all kinds of sensors, of each as a share of what ct has there. Writes
+config/classical/SENSORS.yaml and results/tuning.json.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 import json
 import os
 from pathlib import Path
@@ -25,6 +27,7 @@ import yaml
 
 from metactl_ros.baselines import Baseline, BASELINES, ControllerSpec, KP_PER_S2, same_for_joints
 from metactl_ros.config import shown
+from metactl_ros.control.estimators.bank import BankSettings
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.disturbance import IntegralSettings, MomentumObserverSettings
 from metactl_ros.control.estimators.friction_observers import LugreSettings
@@ -33,7 +36,7 @@ from metactl_ros.control.gain_map import Ends
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from metactl_ros.per_joint import one_for_all, PerJoint
-from metactl_ros.settings import load_settings, Settings, share_directory
+from metactl_ros.settings import load_file, load_settings, Settings, share_directory
 from metactl_ros.signals import Array
 from metactl_ros.strict_yaml import read_yaml
 from training.benchmark import draw_cases, load_benchmark, Sensors, settings_in
@@ -107,6 +110,14 @@ def search_space(name: str, settings: Settings) -> list[Parameter]:
             _logarithmic('stiffness_nmprad', 10.0, 1000.0),
             _logarithmic('correction', 0.03, 300.0),
         ],
+        'adaptive_bank': [
+            kd,
+            slope,
+            kp,
+            _logarithmic('state_correction', 0.1, 3.0),
+            _logarithmic('torque_correction', 0.1, 3.0),
+            _logarithmic('sharpness', 0.3, 30.0),
+        ],
         'oracle': [kd, slope, kp],
     }[name]
 
@@ -160,26 +171,55 @@ def _estimator(
             **values,
         )
         return EstimatorSettings(lugre_observer=lugre)
+    if name == 'adaptive_bank':
+        return EstimatorSettings(
+            bank=bank_with(load_file(BankSettings, None, 'bank.yaml'), **values)
+        )
     return None
+
+
+def bank_with(
+    bank: BankSettings, *, state_correction: float, torque_correction: float, sharpness: float
+) -> BankSettings:
+    """Return a bank that is corrected more or less than the trained one, by factors."""
+    factors = (1.0, *(state_correction,) * 3, *(torque_correction,) * 2)
+    pairs = zip(bank.correction, factors, strict=True)
+    correction = tuple(min(gain * factor, 1.0) for gain, factor in pairs)
+    return replace(bank, correction=correction, sharpness=sharpness)
 
 
 def tune(name: str, sensors: str, drawn: int, refined: int) -> dict[str, Any]:
     """Search the parameters of one controller for one kind of sensors; return the record."""
     settings, benchmark = load_settings(), load_benchmark()
-    regime = benchmark.regime(getattr(benchmark.sensors, sensors))
-    settings = settings_in(settings, regime, ())
-    episodes = draw_cases(settings, regime, benchmark.tuning)
     num_steps = settings.episode_steps
     space = search_space(name, settings)
+    worlds = [
+        settings_in(settings, benchmark.regime(regime), ())
+        for regime in getattr(benchmark.sensors, sensors)
+    ]
+    episodes = [
+        draw_cases(world, benchmark.regime(regime), benchmark.tuning)
+        for world, regime in zip(worlds, getattr(benchmark.sensors, sensors), strict=True)
+    ]
+
+    def rmse_of(spec: ControllerSpec) -> list[float]:
+        """Return the mean RMSE in every world."""
+        rmses = []
+        for world, drawn_episodes in zip(worlds, episodes, strict=True):
+            found = evaluate_controller(spec, world, drawn_episodes, num_steps)
+            rmse = np.where(found.is_lost, LOST_RMSE_RAD, found.rmse_rad)
+            rmses.append(float(np.mean(np.minimum(rmse, LOST_RMSE_RAD))))
+        return rmses
+
+    untuned = rmse_of(ControllerSpec('ct'))
+    weights = np.array([untuned[0] / rmse for rmse in untuned]) / len(untuned)
 
     def values_at(shares: Array) -> dict[str, float]:
         return {p.name: p.at(share) for p, share in zip(space, shares, strict=True)}
 
     def cost(shares: Array) -> float:
         spec = ControllerSpec(name, baseline_of(name, settings, values_at(shares)))
-        found = evaluate_controller(spec, settings, episodes, num_steps)
-        rmse = np.where(found.is_lost, LOST_RMSE_RAD, found.rmse_rad)
-        return float(np.mean(np.minimum(rmse, LOST_RMSE_RAD)))
+        return float(weights @ rmse_of(spec))
 
     sequence = Halton(len(space), rng=np.random.default_rng(benchmark.tuning.seed))
     shares = sequence.random(drawn * len(space))
@@ -192,7 +232,6 @@ def tune(name: str, sensors: str, drawn: int, refined: int) -> dict[str, Any]:
         bounds=[(0.0, 1.0)] * len(space),
         options={'maxfev': refined * len(space), 'xatol': 0.0, 'fatol': 0.0},
     )
-    untuned = evaluate_controller(ControllerSpec('ct'), settings, episodes, num_steps)
     best = values_at(found.x)
     return {
         'rival': name,
@@ -200,10 +239,10 @@ def tune(name: str, sensors: str, drawn: int, refined: int) -> dict[str, Any]:
         'found': best,
         'theta': list(baseline_of(name, settings, best).theta),
         'rmse': float(found.fun),
-        'rmse_ct': float(np.mean(untuned.rmse_rad)),
+        'rmse_ct': float(weights @ untuned),
         'evaluations': len(costs) + int(found.nfev),
         'searched': [p._asdict() for p in space],
-        'steps_per_evaluation': num_steps * len(episodes.payload_estimate_kg),
+        'steps_per_evaluation': sum(num_steps * len(e.payload_estimate_kg) for e in episodes),
     }
 
 
