@@ -152,6 +152,9 @@ def settings_in(settings: Settings, regime: Regime, peak_nm: tuple[float, ...]) 
         name: scaled(regime.friction_factor, getattr(plant.friction, name))
         for name in ('coulomb_nm', 'static_nm', 'viscous_nmsprad')
     }
+    if regime.friction_factor > 1.0:  # as steep at rest as it is: steeper, the plant chatters
+        wider = scaled(regime.friction_factor, plant.friction.smoothing_velocity_radps)
+        levels['smoothing_velocity_radps'] = wider
     friction = replace(plant.friction, memory_gain_nmprad=gain, **levels)
     world = replace(
         plant, friction=friction, sensing=sensing, link_mass_factor=regime.link_mass_factor

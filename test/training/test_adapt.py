@@ -319,9 +319,13 @@ def test_lost_arms_begin_anew_and_the_others_go_on_as_they_were():
     assert anew.time_s == run.time_s
 
 
-def test_of_two_judgements_the_one_that_lost_fewer_arms_is_better():
+def test_of_two_judgements_the_one_with_fewer_lost_arms_beyond_the_limit_is_better():
     better = held_out.Judgement(1, 500, 2.0, 3.0, 1.0, 0.5)
-    assert better.is_better_than(better._replace(num_lost=2, log_rmse=0.1))
+    limit = int(held_out.LOST_LIMIT * better.num_arms)
+    assert better._replace(num_lost=limit).is_better_than(
+        better._replace(num_lost=limit + 1, log_rmse=0.1)
+    )
+    assert better._replace(num_lost=limit, log_rmse=1.9).is_better_than(better)
     assert better.is_better_than(better._replace(log_rmse=2.1))
     assert not better.is_better_than(better)
 

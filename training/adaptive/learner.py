@@ -47,7 +47,7 @@ class AdaptConfig:
     segment_ticks: int = 40
     learning_rate: float = 1.5e-3
     variation_weight: float = 0.2
-    first_weight: float = 2.0
+    first_weight: float = 3.0
     """Of the first segment of an episode, in which the initial error decays."""
     gentle_updates: int = 100
 

@@ -44,7 +44,7 @@ def tokens(
     y: tuple[Tensor, Tensor],
     ref: Reference,
 ) -> Tensor:
-    """Return one row per joint, (B, n, NUM_TOKEN); zero while the bank still fills."""
+    """Return one row per joint, (B, n, NUM_TOKEN); the first, which nothing precedes, is zero."""
     y_q, y_v = y
     B, n = y_q.shape
     change = (y_q - bank.y_q) / DT_S
@@ -74,7 +74,7 @@ def tokens(
         -1,
     )
     row = torch.cat((signed, signed.abs(), rest), -1)
-    return torch.where(bank.age > NUM_DELAYS + 1, row, 0.0)
+    return torch.where(bank.age > 0.0, row, 0.0)
 
 
 def static(at: Setting, felt: Tensor, age: Tensor) -> Tensor:

@@ -109,7 +109,7 @@ def tick(law: Adaptive, world: World, run: Run, noise: Tensor) -> tuple[Run, Cou
     counted = Counted(
         square_error=(error**2).sum(-1),
         variation=torch.where(bank.age > 0.0, change.mean(-1), 0.0),
-        delay_loss=torch.where(bank.age > NUM_DELAYS + 1, _delay_loss(world, by.logits), 0.0),
+        delay_loss=torch.where(bank.age > 1.0, _delay_loss(world, by.logits), 0.0),
         state_loss=_state_loss(run.motion, now),
         stiffness=stiffness,
         is_right=(by.logits.argmax(-1) == world.delay).to(error.dtype),
@@ -162,8 +162,8 @@ def begun_anew(law: Adaptive, world: World, run: Run, is_lost: Tensor) -> Run:
     """Return the batch with lost arms put back to where they should be, their banks empty."""
     q, v, _ = worlds.reference(world, run.time_s)
     zero = torch.zeros_like(q)
-    last, reading = worlds.measure(world, q, v, q - DT_S * v, zero)
-    readings = reading[:, None].expand_as(run.motion.readings)
+    draw = worlds.Draw(len(q), torch.Generator().manual_seed(int(is_lost.sum())))
+    last, readings = worlds.first_readings(world, q, v, draw)
     fresh = detached(begin(law, world, Motion(q, v, zero, last, readings)))
     chosen: Run = _chosen(is_lost, fresh, run)
     return chosen._replace(trust=run.trust)

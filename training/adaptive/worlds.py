@@ -266,10 +266,23 @@ def begin_motion(world: World, generator: torch.Generator) -> Motion:
     at = reference(world, torch.zeros(()))
     q, v = at[0] - 0.02 * d.normal(2), at[1] - 0.05 * d.normal(2)
     z = torch.where(d.chance(0.3, 1), world.static * d.normal(2), torch.zeros_like(q))
-    last = _counted(world, q - DT_S * v)
-    last, reading = measure(world, q, v, last, torch.zeros_like(q))
-    readings = reading[:, None].expand(-1, MAX_DELAY + 1, -1, -1).contiguous()
-    return Motion(q, v, z, last, readings)
+    return Motion(q, v, z, *first_readings(world, q, v, d))
+
+
+def first_readings(world: World, q: Tensor, v: Tensor, d: Draw) -> tuple[Tensor, Tensor]:
+    """Return the position that was read last, and what is on its way, (B, MAX_DELAY + 1, 2, 2).
+
+    Of half the arms it is how they moved before; of the others the first state is all there is
+    until the delay has passed, as in the simulator of the benchmark.
+    """
+    before = _counted(world, q - (MAX_DELAY + 1) * DT_S * v)
+    rows = list[Tensor]()
+    for ticks in range(MAX_DELAY, -1, -1):
+        before, reading = measure(world, q - ticks * DT_S * v, v, before, d.normal(2))
+        rows.insert(0, reading)
+    stands = d.chance(0.5)[:, None, None, None]
+    readings = torch.stack(rows, 1)
+    return before, torch.where(stands, readings[:, :1], readings)
 
 
 def reference(world: World, time_s: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -181,7 +181,7 @@ class BankEstimation:
         static[..., 1] = np.log(felt) / 3.0
         static[..., 2] = min(bank.age / 60.0, 1.0)
         static[..., 3] = min(bank.age / 300.0, 1.0)
-        if bank.age > num + 1:
+        if bank.age > 0:
             change = (at.q - y_q) / dt
             push = np.sum(bank.pi[..., np.newaxis] * found.nu_v, axis=-2, keepdims=True) / dt
             torque = bank.measured.apply(push)[..., 0, :] / bank.unit_nm
