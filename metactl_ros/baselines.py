@@ -198,11 +198,12 @@ def gain_boxes(controller: ControllerSettings) -> tuple[GainBox, ...]:
 def load_learned(
     path: Path, arm: Arm, controller: ControllerSettings, *, sha256: str = ''
 ) -> Bundle:
-    """Return the policy of a bundle for a robot, whether or not it was learned on an observer.
+    """Return the policy of a bundle for a robot, whether or not it was learned on an estimator.
 
     A hash that is given must be that of the bundle.
     """
-    return load_bundle(path, arm, controller, on_observer(controller), sha256=sha256)
+    box = estimating_box(controller)
+    return load_bundle(path, arm, controller, on_observer(controller), bank_box=box, sha256=sha256)
 
 
 def observer_gains(controller: ControllerSettings) -> Array:

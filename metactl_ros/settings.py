@@ -220,11 +220,9 @@ def load_faults(path: Path, num_joints: int) -> list[Fault]:
 def make_plant(name: PlantName, settings: Settings) -> Plant:
     """Return a plant with the sensing effects of the settings; close it after use."""
     friction, rate_hz = settings.plant.friction, settings.controller.law.rate_hz
-    masses = tuple(settings.plant.link_mass_factor * kg for kg in settings.arm.link_masses_kg)
-    arm = replace(settings.arm, link_masses_kg=masses)
     plant: Plant
     if name == 'rk4':
-        plant = Rk4Arm(arm, friction, rate_hz, settings.plant.payload_scale_per_kg)
+        plant = make_true_arm(settings)
     elif settings.plant.payload_scale_per_kg is not None:
         raise ConfigError(
             'payload_scale_per_kg: the PyBullet plant carries payloads at the tip only; take the '
@@ -234,8 +232,20 @@ def make_plant(name: PlantName, settings: Settings) -> Plant:
         # Imported here: only a process that simulates with PyBullet needs it installed.
         from metactl_ros.sim.bullet_arm import BulletArm
 
-        plant = BulletArm(arm, friction, rate_hz, settings.plant.substep_hz)
+        plant = BulletArm(_true_links(settings), friction, rate_hz, settings.plant.substep_hz)
     return SensedPlant(plant, settings.plant.sensing, rate_hz)
+
+
+def make_true_arm(settings: Settings) -> Rk4Arm:
+    """Return the simulated arm itself, without sensors between."""
+    plant, rate_hz = settings.plant, settings.controller.law.rate_hz
+    return Rk4Arm(_true_links(settings), plant.friction, rate_hz, plant.payload_scale_per_kg)
+
+
+def _true_links(settings: Settings) -> Arm:
+    """Return the arm as it is, whatever the controller takes it for."""
+    masses = tuple(settings.plant.link_mass_factor * kg for kg in settings.arm.link_masses_kg)
+    return replace(settings.arm, link_masses_kg=masses)
 
 
 def provenance(settings: Settings) -> dict[str, object]:

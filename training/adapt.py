@@ -18,7 +18,6 @@ import argparse
 from collections.abc import Mapping, Sequence
 import csv
 from dataclasses import asdict
-import json
 from pathlib import Path
 import shutil
 import signal
@@ -31,20 +30,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 import torch
 
-from metactl_ros.config import build
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_settings, provenance
 from training.adaptive import segments
+from training.adaptive.finished import BEST, CONFIG, read_config
 from training.adaptive.held_out import judge, Judgement
 from training.adaptive.learner import AdaptConfig, Learner, Tick
 from training.adaptive.network import Kind, Shape
 from training.commands import command_parser, positive_count, refusing
 
-CONFIG, CHECKPOINT, BEST, LOG, RESULT = (
-    *('config.json', 'checkpoint.pt', 'best.pt', 'log.csv'),
-    'result.json',
-)
+CHECKPOINT, LOG, RESULT = 'checkpoint.pt', 'log.csv', 'result.json'
 JUDGE_EVERY = 100
 """Updates."""
 
@@ -77,17 +73,6 @@ def begin(folder: Path, config: AdaptConfig) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / CONFIG, {'run': asdict(config), **provenance(load_settings())})
-
-
-def read_config(folder: Path) -> AdaptConfig:
-    """Return the configuration of a run."""
-    try:
-        content = json.loads((folder / CONFIG).read_text(encoding='utf-8'))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f'{folder}/{CONFIG}: cannot be read ({error}); give a run of training.adapt.'
-        ) from None
-    return build(AdaptConfig, content['run'], f'{folder}/{CONFIG}')
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:

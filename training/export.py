@@ -3,7 +3,9 @@
 """Export the policy of a finished run as a bundle that a robot can load without torch.
 
     python -m training.export --run RUN --out NAME.metactl --result results/evaluation.json
+    python -m training.export --run runs/adapt/seed1 --out adaptive.metactl
 
+A run of training.adapt must be calibrated first (training.calibrate): rho and P are sealed, too.
 The bundle states the settings of the run, not today's. It is written under another name, loaded
 as a robot would load it, and then renamed: it is complete or absent.
 
@@ -16,6 +18,7 @@ onnxruntime has no float64 GRU and GELU; these two are islands of float32.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 import copy
+from dataclasses import replace
 from importlib import metadata
 import io
 import json
@@ -30,20 +33,29 @@ import torch
 from torch import nn
 
 from metactl_ros.config import build, stated
-from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.control.window import feature_names
+from metactl_ros.control.window import feature_names, Tokens
 from metactl_ros.errors import BundleError
 from metactl_ros.policy.bundle import Bundle, load_bundle, write_sealed
 from metactl_ros.policy.card import write_card
-from metactl_ros.policy.contract import Contract, hash_of, SCHEMA_VERSION, token_scales
+from metactl_ros.policy.contract import (
+    action_size,
+    Contract,
+    hash_of,
+    SCHEMA_VERSION,
+    token_scales,
+)
 from metactl_ros.policy.onnx_policy import INPUT, OnnxPolicy, OUTPUT, PolicyShape
 from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
-from metactl_ros.settings import Settings
+from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
+from training.adaptive.finished import adaptive_controller, BEST, read_adapted
+from training.adaptive.policy import WindowPolicy
+from training.adaptive.segments import Adaptive
+from training.calibrate import CALIBRATION
 from training.commands import command_parser, refusing
 from training.learn.attention import CausalBlock, FoldedAttention
 from training.learn.checkpoint import load_network
@@ -134,8 +146,19 @@ class StaticCausalBlock(nn.Module):
         return self.block.feed_forward(h + self.block.attention.out_proj(outputs))
 
 
-class ExportedActor(nn.Module):
-    """The deterministic actor: windows (B, W, F) to actions (B, m), float32 at both ends."""
+class ExportedNetwork(nn.Module):
+    """A policy with float32 at both ends."""
+
+    def act(self, window: Array) -> Array:
+        """Return the actions of NumPy windows, shape (..., W, F), computed by torch."""
+        rows = torch.as_tensor(window.reshape(-1, *window.shape[-2:]), dtype=torch.float32)
+        with torch.no_grad():
+            actions: Array = self(rows).numpy().astype(np.float64)
+        return actions.reshape(*window.shape[:-2], -1)
+
+
+class ExportedActor(ExportedNetwork):
+    """The deterministic actor: windows (B, W, F) to actions (B, m)."""
 
     def __init__(self, actor: Any) -> None:
         super().__init__()
@@ -160,15 +183,8 @@ class ExportedActor(nn.Module):
         action: torch.Tensor = self.heads(self.extractor(window.double()))
         return action.float()
 
-    def act(self, window: Array) -> Array:
-        """Return the actions of NumPy windows, shape (..., W, F), computed by torch."""
-        rows = torch.as_tensor(window.reshape(-1, *window.shape[-2:]), dtype=torch.float32)
-        with torch.no_grad():
-            actions: Array = self(rows).numpy().astype(np.float64)
-        return actions.reshape(*window.shape[:-2], -1)
 
-
-def to_onnx(network: ExportedActor, num_rows: int, num_features: int) -> bytes:
+def to_onnx(network: ExportedNetwork, num_rows: int, num_features: int) -> bytes:
     """Return the network as an ONNX file with a free batch; the same network, the same bytes."""
     with _quiet():
         program = torch.onnx.export(
@@ -207,13 +223,29 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+class ExportedSchedule(ExportedNetwork):
+    """The network of an adaptive law: windows (B, W, F) to actions (B, m)."""
+
+    def __init__(self, law: Adaptive, num_joints: int) -> None:
+        super().__init__()
+        self.exact = WindowPolicy(copy.deepcopy(law), num_joints).double()
+        self.eval()
+
+    def forward(self, window: torch.Tensor) -> torch.Tensor:
+        """Return the actions."""
+        action: torch.Tensor = self.exact(window.double())
+        return action.float()
+
+
 class TrainedRun(NamedTuple):
     """What a finished run has left."""
 
-    config: RunConfig
     settings: Settings
     """Of the training, with the window of the network."""
-    network: ExportedActor
+    network: ExportedNetwork
+    tokens: Tokens
+    tau_z_s: float
+    """Of the rollouts that golden windows are taken from."""
     record: dict[str, Any]
     """For the contract: run, plant, command, versions."""
 
@@ -238,9 +270,45 @@ def read_trained(folder: Path) -> TrainedRun:
     except (KeyError, TypeError) as error:
         raise RunError(f'{folder}/config.json: lacks {error}; train it again.') from None
     settings = build(Settings, content['settings'], f'{folder}/config.json')
+    network, tokens = ExportedActor(actor), config.hyper.tokens
+    return TrainedRun(settings, network, tokens, config.tau_z, record | _exported_with())
+
+
+def _exported_with() -> dict[str, Any]:
     names = ('torch', 'onnxscript', 'onnxruntime')
-    record['exported_with'] = {name: metadata.version(name) for name in names}
-    return TrainedRun(config, settings, ExportedActor(actor), record)
+    return {'exported_with': {name: metadata.version(name) for name in names}}
+
+
+def read_adaptive(folder: Path) -> TrainedRun:
+    """Return a finished and calibrated run of training.adapt, for the shipped arm."""
+    trained, settings = read_adapted(folder), load_settings()
+    path = folder / CALIBRATION
+    try:
+        found = json.loads(path.read_text(encoding='utf-8'))
+        rho_nm = tuple(found['rho_nm'])
+        p_matrix = tuple(map(tuple, found['fitted']['p_matrix']))
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(
+            f'{path}: cannot be read ({error}); calibrate the run first: python -m '
+            f'training.calibrate --run {folder}'
+        ) from None
+    controller = adaptive_controller(settings.controller, trained)
+    lyapunov = replace(controller.lyapunov, rho_nm=rho_nm, p_matrix=p_matrix)
+    settings = replace(settings, controller=replace(controller, lyapunov=lyapunov))
+    tau_z = next(row for row in found['regimes'] if row['regime'] == 'tau_2')
+    record = {
+        **trained.record,
+        'command': [without_folders(word) for word in trained.record['command']],
+        'certified': {
+            'error_radius_mrad': 1e3 * found['fitted']['error_radius_rad'],
+            'coverage_asked': found['coverage_asked'],
+            'coverage_tau_2': tau_z['coverage'],
+        },
+    }
+    network = ExportedSchedule(trained.law, controller.num_joints)
+    return TrainedRun(
+        settings, network, 'raw', settings.plant.task.tau_z_s, record | _exported_with()
+    )
 
 
 def without_folders(word: str) -> str:
@@ -279,7 +347,7 @@ def record_windows(trained: TrainedRun) -> Array:
 
     task = settings.plant.task
     for payload in (min(task.payload_levels_kg), max(task.payload_levels_kg)):
-        episodes = draw_evaluation(task, GOLDEN_SEED, payload, ROLLOUTS, trained.config.tau_z)
+        episodes = draw_evaluation(task, GOLDEN_SEED, payload, ROLLOUTS, trained.tau_z_s)
         run_episode(plant, episodes, policy, loop, ROLLOUT_STEPS)
     return np.concatenate(seen)
 
@@ -291,8 +359,9 @@ def export_bundle(
     if out.suffix != '.metactl':
         raise BundleError(f'{out}: expected a name that ends in .metactl.')
     torch.set_num_threads(1)
-    trained = read_trained(run)
-    results = read_results(result, trained.config) if result else []
+    is_adaptive = (run / BEST).is_file()
+    trained = read_adaptive(run) if is_adaptive else read_trained(run)
+    results = read_results(result, read_run(run)) if result else []
     arm, controller = trained.settings.arm, trained.settings.controller
     features = feature_names(arm.joint_names, controller.context.num_extra)
     contract = Contract(
@@ -304,14 +373,14 @@ def export_bundle(
         lyapunov=controller.lyapunov,
         context=controller.context,
         features=features,
-        tokens=token_scales(trained.config.hyper.tokens),
+        tokens=token_scales(trained.tokens),
         training=trained.record,
         estimator=controller.estimator,
     )
     windows = record_windows(trained)
     model = to_onnx(trained.network, *windows.shape[1:])
-    num_actions = GainMap(controller.gain_box, controller.num_joints).size
-    policy = OnnxPolicy(model, PolicyShape(trained.config.window, len(features), num_actions))
+    num_actions = action_size(contract)
+    policy = OnnxPolicy(model, PolicyShape(windows.shape[-2], len(features), num_actions))
     agreement = float(np.abs(policy(windows) - trained.network.act(windows)).max())
     if not agreement <= GOLDEN_TOLERANCE:
         raise BundleError(
@@ -341,7 +410,9 @@ def export_bundle(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0 done, 2 wrong use."""
     parser = command_parser('export', __doc__)
-    parser.add_argument('--run', type=Path, required=True, help='a finished run (training.train)')
+    parser.add_argument(
+        '--run', type=Path, required=True, help='a finished run (training.train, training.adapt)'
+    )
     parser.add_argument('--out', type=Path, required=True, metavar='NAME.metactl')
     parser.add_argument(
         '--result', type=Path, metavar='FILE', help='for the card: JSON of training.evaluate'

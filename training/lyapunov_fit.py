@@ -237,16 +237,26 @@ class Certified(NamedTuple):
     condition_of_p: float
 
 
-def certified_by(settings: Settings, rho_nm: Array, P: Array) -> Certified:
+def certified_by(
+    settings: Settings, rho_nm: Array, P: Array, payload_max_kg: float = 0.0
+) -> Certified:
     """Return what P, which must certify the nominal gains, promises on the arm of settings."""
     law, alpha = settings.controller.law, settings.controller.lyapunov.alpha_per_s
-    inverse = np.asarray(np.linalg.inv(settings.arm.sample_inertias()), dtype=np.float64)
+    inertias = settings.arm.sample_inertias(payload_max_kg)
+    inverse = np.asarray(np.linalg.inv(inertias), dtype=np.float64)
     level = margin_level(P, law, alpha, rho_nm, inverse)
     return Certified(P.tolist(), level, error_radius(P, level), float(np.linalg.cond(P)))
 
 
-def fit_radius(settings: Settings, rho_nm: Sequence[float]) -> dict[str, Any]:
+def fit_radius(
+    settings: Settings, rho_nm: Sequence[float], payload_max_kg: float = 0.0
+) -> dict[str, Any]:
     """Search for the P with the least certified error, from the present one; return the report.
+
+    Args:
+        settings: With the present P.
+        rho_nm: Of each joint.
+        payload_max_kg: The heaviest payload that the law's model may have.
 
     Raises:
         ConfigError: If there is not one rho above zero for each joint.
@@ -264,12 +274,14 @@ def fit_radius(settings: Settings, rho_nm: Sequence[float]) -> dict[str, Any]:
 
     def matrix_of(entries: Array) -> Array:
         factor = np.zeros((size, size))
-        factor[lower] = np.where(is_diagonal, np.exp(np.where(is_diagonal, entries, 0.0)), entries)
-        Q = factor @ factor.T
+        logarithms = np.where(is_diagonal, entries, 0.0)
+        # The size of Q decides nothing, so that the search may walk off along it.
+        factor[lower] = np.where(is_diagonal, np.exp(np.clip(logarithms, -30.0, 30.0)), entries)
+        Q = factor @ factor.T / np.sum(factor**2)
         return solve_lyapunov(Q + RADIUS_FLOOR * np.trace(Q) / size * np.eye(size), law, alpha)
 
     def cost(entries: Array) -> float:
-        found = certified_by(settings, rho, matrix_of(entries))
+        found = certified_by(settings, rho, matrix_of(entries), payload_max_kg)
         return math.log(found.error_radius_rad) + CONDITION_SHARE * math.log(found.condition_of_p)
 
     factor = np.linalg.cholesky(certificate_matrix(present, law, alpha))[lower]
@@ -283,12 +295,14 @@ def fit_radius(settings: Settings, rho_nm: Sequence[float]) -> dict[str, Any]:
         p_matrix=tuple(map(tuple, fitted.tolist())),
         rho_nm=tuple(rho.tolist()),
     )
-    LyapunovFunction(stated, law, settings.arm.sample_inertias())  # refuses what is none
+    LyapunovFunction(
+        stated, law, settings.arm.sample_inertias(payload_max_kg)
+    )  # refuses what is none
     return {
         'rho_nm': rho.tolist(),
         'alpha_per_s': alpha,
-        'present': certified_by(settings, rho, present)._asdict(),
-        'fitted': certified_by(settings, rho, fitted)._asdict(),
+        'present': certified_by(settings, rho, present, payload_max_kg)._asdict(),
+        'fitted': certified_by(settings, rho, fitted, payload_max_kg)._asdict(),
         **provenance(settings),
     }
 

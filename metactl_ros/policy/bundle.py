@@ -37,12 +37,17 @@ import shutil
 import sys
 from typing import TypeVar
 
-from metactl_ros.control.gain_map import GainMap
+from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import BundleError
 from metactl_ros.files import open_regular, sync
-from metactl_ros.policy.contract import check_made_for, Contract, parse_contract
+from metactl_ros.policy.contract import (
+    action_size,
+    check_made_for,
+    Contract,
+    parse_contract,
+)
 from metactl_ros.policy.onnx_policy import OnnxPolicy, PolicyShape
 from metactl_ros.policy.verifier import (
     GOLDEN_TOLERANCE,
@@ -90,6 +95,7 @@ def load_bundle(
     controller: ControllerSettings,
     on_estimator: ControllerSettings | None = None,
     *,
+    bank_box: GainBox | None = None,
     sha256: str = '',
 ) -> Bundle:
     """Return the policy of a bundle for this robot.
@@ -100,6 +106,8 @@ def load_bundle(
         controller: The robot's settings; law, gain box and Lyapunov function must be the
             contract's, the context is replaced by the contract's, the modes stay.
         on_estimator: The robot's settings for policies on top of an estimator, if it has any.
+        bank_box: The robot's gain box for policies that schedule a bank of observers: bank, rho
+            and P are the contract's.
         sha256: The bundle must have this hash, as `metactl inspect` prints it; empty: any.
 
     Raises:
@@ -108,11 +116,30 @@ def load_bundle(
     files = read_sealed(path)
     check_hash(path, files, sha256)
     contract = parse_contract(path / 'contract.json', files['contract.json'])
-    if contract.estimator is not None and on_estimator is not None:
+    estimator = contract.estimator
+    if estimator is not None and estimator.bank is not None and bank_box is not None:
+        controller = _with_bank(path, contract, controller, bank_box)
+    elif estimator is not None and on_estimator is not None:
         controller = on_estimator
     check_made_for(path, contract, settings_arm, controller)
     content = _verified(path, files, contract)
     return Bundle(**vars(content), controller=replace(controller, context=contract.context))
+
+
+def _with_bank(
+    path: Path, contract: Contract, robot: ControllerSettings, box: GainBox
+) -> ControllerSettings:
+    """Return a robot's settings with bank, rho and P of a contract; its alpha is the robot's."""
+    certified = contract.lyapunov
+    lyapunov = replace(robot.lyapunov, p_matrix=certified.p_matrix, rho_nm=certified.rho_nm)
+    with refusing(path / 'contract.json'):
+        return replace(
+            robot,
+            gain_box=box,
+            lyapunov=lyapunov,
+            estimator=contract.estimator,
+            context=contract.context,
+        )
 
 
 def read_bundle(path: Path) -> Content:
@@ -158,7 +185,7 @@ def _verified(path: Path, files: Mapping[str, bytes], contract: Contract) -> Con
     shape = PolicyShape(
         num_rows=contract.context.num_rows,
         num_features=len(contract.features),
-        num_actions=GainMap(contract.gain_box, len(contract.arm.joint_names)).size,
+        num_actions=action_size(contract),
     )
     with refusing(path / 'card.md'):
         card = files['card.md'].decode()

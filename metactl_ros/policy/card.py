@@ -15,15 +15,13 @@ TEMPLATE = """\
 # {name}
 
 A policy that reads the last {rows} observations of a two-link arm, {features} numbers each, and
-proposes {actions} gains for its computed-torque law, {rate:g} times a second. Deterministic; its
+proposes {proposes}, {rate:g} times a second. Deterministic; its
 network is in `policy.onnx`, the normalisation of its input included.
 
 | | |
 |---|---|
 | joints | {joints} |
-| model | {model}, {heads} heads, W = {rows}, tokens `{tokens}` |
-| trained | preset `{preset}`, {steps} steps, seed {seed} |
-| trained on | plant `{plant}`, tau_z = {tau_z:g} s, payload up to {payload:g} kg |
+{training}
 | command | `{command}` |
 | torch and onnxruntime | differ by at most {agreement:.1e} on {num_windows} windows of rollouts |
 
@@ -43,7 +41,7 @@ Lambda {slope} 1/s{kp}{columns}. Efforts are limited to {effort} N m.
 - Made for one arm (SHA-256 {arm}) and the settings in `contract.json`; a robot with any
   other masses, lengths, limits, law, gain box or Lyapunov function refuses it.
 - {holds_for}
-- Beyond the payload, memory horizon and motions above it has not been trained.
+- {trained_for}
 - Research-grade: not a safety-rated function.
 
 ## Check it
@@ -52,6 +50,17 @@ Lambda {slope} 1/s{kp}{columns}. Efforts are limited to {effort} N m.
     metactl inspect {name}
 """
 
+LEARNED = """\
+| model | {model}, {heads} heads, W = {rows}, tokens `{tokens}` |
+| trained | preset `{preset}`, {steps} steps, seed {seed} |
+| trained on | plant `{plant}`, tau_z = {tau_z:g} s, payload up to {payload:g} kg |"""
+ADAPTED = """\
+| model | {kind}, {heads} heads, W = {rows}, over the innovations of {delays} observers |
+| trained | through random worlds, {updates} updates, seed {seed} |
+| certified | tracks within {radius:.1f} mrad while the estimate is within rho, which held on \
+{coverage:.1f} % of the ticks at tau_2 |"""
+TRAINED = 'Beyond the payload, memory horizon and motions above it has not been trained.'
+ADAPTED_FOR = 'States that come more than {late:g} ms late are beyond all of its observers.'
 RESULTS_HEAD = """\
 | plant | tau_z | RMSE | fixed gains | change | shield moved | rollouts | lost |
 |---|---|---|---|---|---|---|---|
@@ -87,17 +96,17 @@ def write_card(
         num_windows: On so many windows.
     """
     training = cast('Mapping[str, Any]', contract.training)
-    run, box = training['run'], contract.gain_box
+    box = contract.gain_box
     rows = [_result_row(result) for result in results]
+    bank = None if contract.estimator is None else contract.estimator.bank
     return TEMPLATE.format(
         name=name,
         rows=contract.context.num_rows,
         features=len(contract.features),
-        actions=num_actions,
+        proposes=_proposes(num_actions, len(contract.arm.joint_names) * len(box.named_ends())),
         rate=contract.law.rate_hz,
         joints=', '.join(contract.arm.joint_names),
-        tokens=contract.tokens.kind,
-        payload=training['plant']['task']['payload_max_kg'],
+        training=_training(contract, training),
         command=' '.join(training['command']),
         agreement=agreement,
         num_windows=num_windows,
@@ -112,7 +121,40 @@ def write_card(
         columns=''.join(f', {entry.column} {_range(entry.ends)}' for entry in box.feed_forward),
         effort=' and '.join(f'{limit:g}' for limit in contract.arm.limits.effort_nm),
         arm=contract.arm_sha256[:16],
-        **{name: run[name] for name in RUN_FIELDS},
+        trained_for=TRAINED
+        if bank is None
+        else ADAPTED_FOR.format(late=1e3 * (bank.num_delays - 1) / contract.law.rate_hz),
+    )
+
+
+def _proposes(num_actions: int, num_gains: int) -> str:
+    """Return what an action is."""
+    text = f'{num_gains} gains for its computed-torque law'
+    if num_actions == num_gains:
+        return text
+    return f'{text}, and the {num_actions - num_gains} numbers that correct its observers'
+
+
+def _training(contract: Contract, training: Mapping[str, Any]) -> str:
+    """Return the rows of the table that tell of the training."""
+    run, rows = training['run'], contract.context.num_rows
+    bank = None if contract.estimator is None else contract.estimator.bank
+    if bank is None:
+        return LEARNED.format(
+            rows=rows,
+            tokens=contract.tokens.kind,
+            payload=training['plant']['task']['payload_max_kg'],
+            **{name: run[name] for name in RUN_FIELDS},
+        )
+    return ADAPTED.format(
+        rows=rows,
+        kind=run['shape']['kind'],
+        heads=run['shape']['heads'],
+        updates=run['updates'],
+        seed=run['seed'],
+        delays=bank.num_delays,
+        radius=training['certified']['error_radius_mrad'],
+        coverage=100.0 * training['certified']['coverage_tau_2'],
     )
 
 

@@ -3,7 +3,8 @@
 """The contract of a bundle: the robot, law, shield and window that its policy was made for.
 
 The robot's own YAML files decide. Whatever of them the contract states must be equal there, to the
-last bit; only the window (`context`) is taken from the bundle, because it is part of the network.
+last bit; only the window (`context`) is taken from the bundle, because it is part of the network,
+and of an adaptive law also the bank that it schedules and what was certified for it: rho and P.
 """
 
 from dataclasses import dataclass, fields, is_dataclass
@@ -13,8 +14,9 @@ from pathlib import Path
 import re
 
 from metactl_ros.config import build, stated
+from metactl_ros.control.estimators.bank_estimation import schedule_size
 from metactl_ros.control.estimators.choice import EstimatorSettings
-from metactl_ros.control.gain_map import GainBox
+from metactl_ros.control.gain_map import GainBox, GainMap
 from metactl_ros.control.law import LawSettings
 from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.settings import ControllerSettings
@@ -72,6 +74,14 @@ class Contract:
     """Run, plant, command and versions; a record for people, which no code reads."""
     estimator: EstimatorSettings | None = None
     """Whose estimate the policy sees and weighs, if there is one."""
+
+
+def action_size(contract: Contract) -> int:
+    """Return how many entries an action has: gains, and the schedule of a bank behind them."""
+    num_joints = len(contract.arm.joint_names)
+    bank = None if contract.estimator is None else contract.estimator.bank
+    scheduled = schedule_size(bank.num_delays, num_joints) if bank and bank.is_scheduled else 0
+    return GainMap(contract.gain_box, num_joints).size + scheduled
 
 
 def hash_of(arm: Arm) -> str:

@@ -75,6 +75,16 @@ class Rk4Arm:
         return self._state().q_rad
 
     @property
+    def true_state(self) -> ArmState:
+        """Where the arm is and how it moves, whatever its sensors say."""
+        return self._state()
+
+    def acceleration(self, effort_nm: Array) -> Array:
+        """Return what an effort gives the arm now, rad / s^2, shape (..., n)."""
+        rate: Array = self._rate(self._motion, effort_nm)[1]
+        return rate
+
+    @property
     def memory_nm(self) -> Array:
         """The true friction memory z, shape (..., n)."""
         memory: Array = self._motion[2].copy()

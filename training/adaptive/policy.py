@@ -67,8 +67,8 @@ class WindowPolicy(nn.Module):
             return (pool(rows),)
         query = pool.query(rows[:, -1]).reshape(-1, pool.heads, NUM_TOKEN)
         score = torch.matmul(query, rows.transpose(1, 2)) * (1.0 / math.sqrt(NUM_TOKEN))
-        is_empty = rows[:, :, NUM_TOKEN - 1 :].transpose(1, 2) - 1.0  # 0, or -1 of empty rows
-        score = score + pool.position + 1e4 * is_empty
+        is_full = rows[:, :, NUM_TOKEN - 1 :].transpose(1, 2)  # 1, or 0 of rows that hold nothing
+        score = score + pool.position + (1e4 * is_full + -1e4)
         mixed = torch.matmul(torch.softmax(score, -1), rows)
         return (mixed.reshape(-1, pool.heads * NUM_TOKEN),)
 
