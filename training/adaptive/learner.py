@@ -49,6 +49,8 @@ class AdaptConfig:
     variation_weight: float = 0.2
     first_weight: float = 3.0
     """Of the first segment of an episode, in which the initial error decays."""
+    lost_weight: float = 5.0
+    """Of what a lost arm is charged with: less than tracking costs, and losing arms would pay."""
     gentle_updates: int = 100
 
 
@@ -201,6 +203,6 @@ def segment_loss(
     delay = 0.2 * counted.delay_loss.mean(0)
     good = tracking + config.variation_weight * variation.mean(0)
     good = good + delay + 0.1 * state_loss.mean(0)
-    calm = delay + 2.0 * counted.stiffness.mean(0)
+    calm = config.lost_weight * (delay + 2.0 * counted.stiffness.mean(0))
     calm = torch.where(torch.isfinite(calm), calm, 0.0)
     return torch.where(is_lost, calm, good).mean(), is_lost
