@@ -27,6 +27,7 @@ BOUNDS = (4.0, 6.0, 4.0, 3.0, 12.0, 12.0, 0.9 / FRICTION_SHARE)
 PULL_Q_RAD, PULL_V_RADPS, MOST_ZETA = 0.1, 1.5, 3.0
 """How far a hypothesis may be from what is measured before it is brought back."""
 SLOPE_PER_S = 5.0
+LEAST_WEIGHT = 1e-4
 
 Reference: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Desired position, velocity and acceleration, each (B, n)."""
@@ -142,6 +143,12 @@ def damping(theta: Tensor, v: Tensor) -> Tensor:
     smooth = torch.tanh(v[..., None] / widths)
     slope = (theta[..., :3] * (1.0 - smooth * smooth) / widths).sum(-1) + theta[..., 3]
     return torch.relu(slope)
+
+
+def weights_of(logits: Tensor) -> Tensor:
+    """Return how likely the delays are, (B, K): a softmax without its thin tail."""
+    kept = torch.relu(torch.softmax(logits, -1) - LEAST_WEIGHT)
+    return kept / kept.sum(-1, keepdim=True)
 
 
 def begin_bank(
@@ -279,7 +286,7 @@ def _forget(
     constants: BankConstants, bank: Bank, by: Schedule, psi: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the covariances after one more measurement, and with the drift of one period."""
-    weights = torch.softmax(by.logits, -1)
+    weights = weights_of(by.logits)
     with torch.no_grad():
         psi_now = (weights[:, :, None, None] * psi).sum(1)
         y_now = (weights[:, :, None] * y).sum(1)
@@ -307,7 +314,7 @@ def to_now(at: Setting, bank: Bank, by: Schedule, felt: Tensor, ref: Reference) 
         q = torch.cat((bank.q[:, j - 1 : j], q), 1)
         v = torch.cat((bank.v[:, j - 1 : j], v), 1)
         zeta = torch.cat((bank.zeta[:, j - 1 : j], zeta), 1)
-    pi = torch.softmax(by.logits, -1)
+    pi = weights_of(by.logits)
     w = pi[..., None]
     q_now, v_now = (w * q).sum(1), (w * v).sum(1)
     theta = (w[..., None] * bank.theta).sum(1)

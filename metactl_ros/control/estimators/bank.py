@@ -35,7 +35,7 @@ from metactl_ros.config import require_length, require_not_negative, require_pos
 from metactl_ros.control.estimators.estimator import Estimate
 from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.errors import ConfigError
-from metactl_ros.signals import Array, Flags
+from metactl_ros.signals import Array, Flags, is_all
 
 WIDTHS_RADPS = np.array([0.05, 0.12, 0.35])
 HORIZONS_S = np.array([1.0, 5.0])
@@ -46,6 +46,8 @@ BOUNDS = np.array([4.0, 6.0, 4.0, 3.0, 12.0, 12.0, 0.9 / FRICTION_SHARE])
 """Of theta: more is no friction, and an offset never asks for more than a joint can give."""
 PULL_Q_RAD, PULL_V_RADPS, MOST_ZETA_RAD, MOST_A_RADPS2 = 0.1, 1.5, 3.0, 300.0
 """How far a hypothesis may stray from what is measured before it is brought back."""
+LEAST_WEIGHT = 1e-4
+"""A delay that is less likely does not count."""
 MISFIT_SHARE = 0.04
 """Of the newest innovation in the mean by which hypotheses are compared: about half a second."""
 
@@ -160,8 +162,7 @@ class ObserverBank:
         self._arm = arm
         self._dt_s = dt_s
         self.unit_nm = FRICTION_SHARE * np.array(arm.limits.effort_nm)
-        self._rated = arm.body(settings.payload_max_kg)
-        self._empty = arm.body()
+        self._per_kg = arm.body_per_kg()
         self._mean = np.array(settings.prior_mean)
         self._P0 = np.diag(np.square(settings.prior_std))
         self._drift = np.array((*settings.drift, 0.0))
@@ -175,6 +176,7 @@ class ObserverBank:
         self._theta = np.broadcast_to(self._mean, (*lead, K, n, NUM_FEATURES))
         self._zeta = np.zeros((*lead, K, n, len(HORIZONS_S)))
         self._payload = np.repeat(np.broadcast_to(share, lead)[..., np.newaxis], K, axis=-1)
+        self._body = self._arm.body(self.settings.payload_max_kg * self._payload)
         self._P = np.broadcast_to(self._P0, (*lead, n, NUM_FEATURES, NUM_FEATURES))
         self._P_payload = np.full(lead, self.settings.payload_std**2)
         self._sent = _repeat(effort_nm, K)
@@ -196,10 +198,7 @@ class ObserverBank:
 
     def coast(self) -> None:
         """Let a period pass of which nothing was measured."""
-        q, v, zeta, _ = self._predict(
-            self._q, self._v, self._theta, self._zeta, self._payload, self._sent
-        )
-        self._q, self._v, self._zeta = q, v, zeta
+        self._q, self._v, self._zeta, _ = self._predict(self._q, self._v, self._zeta, self._sent)
         self.age += 1
 
     def innovate(self, y_q: Array, y_v: Array) -> Innovation:
@@ -208,9 +207,7 @@ class ObserverBank:
         share = np.sum(self.pi * self._payload, axis=-1, keepdims=True)
         self.measured = self._arm.body(self.settings.payload_max_kg * share).at(y_q, y_v)
         self.felt = self.measured.effective_inertia
-        q, v, zeta, a = self._predict(
-            self._q, self._v, self._theta, self._zeta, self._payload, self._sent
-        )
+        q, v, zeta, a = self._predict(self._q, self._v, self._zeta, self._sent)
         if self.age < len(self._delays):  # nothing that old was ever sent
             waits = (self.age <= self._delays)[:, np.newaxis]
             q, v = np.where(waits, y_q, q), np.where(waits, y_v, v)
@@ -240,18 +237,17 @@ class ObserverBank:
         )
 
     def _predict(
-        self, q: Array, v: Array, theta: Array, zeta: Array, payload: Array, effort_nm: Array
+        self, q: Array, v: Array, zeta: Array, effort_nm: Array
     ) -> tuple[Array, Array, Array, Array]:
-        """Return q, v, zeta after one period, and the acceleration."""
-        dt = self._dt_s
+        """Return q, v, zeta of the hypotheses after one period, and the acceleration."""
+        dt, theta = self._dt_s, self._theta
         phi = features(v, zeta)
         friction = self.unit_nm * np.sum(theta * phi, axis=-1)
         smooth = phi[..., :3]
         steepness = np.sum(theta[..., :3] * (1.0 - smooth * smooth) / WIDTHS_RADPS, axis=-1)
         damping = self.unit_nm * np.maximum(steepness + theta[..., 3], 0.0)
         armature = dt * implicit_share(dt * damping / self.felt) * damping
-        body = self._arm.body(self.settings.payload_max_kg * payload)
-        posture = body.at(q + 0.5 * dt * v, v)
+        posture = self._body.at(q + 0.5 * dt * v, v)
         a = posture.solve(effort_nm - friction - posture.bias, armature)
         mean = v + 0.5 * dt * a
         later = zeta + dt * (mean[..., np.newaxis] - zeta / HORIZONS_S)
@@ -270,13 +266,14 @@ class ObserverBank:
         self._q = found.q + L[..., 0] * found.nu_q + L[..., 1] * dt * found.nu_v
         self._v = found.v + L[..., 2] * found.nu_v + L[..., 3] * found.nu_q / dt
         self._zeta = found.zeta
-        self.pi = _softmax(by.logits)
+        self.pi = weights_of(by.logits)
         kept = self._learned
         self._explain(found, by, L)
         self.age += 1
-        if may_learn is not None and not may_learn.all():
+        if may_learn is not None and not is_all(may_learn):
             new = zip(self._learned, kept, strict=True)
             self._learned = tuple(_where(may_learn, now, before) for now, before in new)
+        self._body = self._arm.body(self.settings.payload_max_kg * self._payload)
 
     @property
     def _learned(self) -> tuple[Array, ...]:
@@ -310,8 +307,8 @@ class ObserverBank:
 
     def _rated_torque(self, found: Innovation) -> Array:
         """Return the torque that the rated payload takes on its own."""
-        full, empty = (body.at(found.q, found.v) for body in (self._rated, self._empty))
-        return full.apply(found.a) - empty.apply(found.a) + full.bias - empty.bias
+        one = self._per_kg.at(found.q, found.v)
+        return self.settings.payload_max_kg * (one.apply(found.a) + one.bias)
 
     def _learn(self, by: Schedule, phi: Array, y: Array) -> None:
         """Renew the covariances: one measurement more, and the drift of one period."""
@@ -332,24 +329,14 @@ class ObserverBank:
 
     def to_now(self, by: Schedule, qd_desired: Array, qdd_desired: Array) -> Estimate:
         """Run every hypothesis forward to now and mix them."""
-        K = self.settings.num_delays
-        q, v, zeta = (
-            self._q[..., K - 1 :, :],
-            self._v[..., K - 1 :, :],
-            self._zeta[..., K - 1 :, :, :],
-        )
-        for j in range(K - 1, 0, -1):  # from j on they take the effort that was sent j ticks ago
-            q, v, zeta, _ = self._predict(
-                q,
-                v,
-                self._theta[..., j:, :, :],
-                zeta,
-                self._payload[..., j:],
-                self._sent[..., j - 1 : j, :],
-            )
-            q = np.concatenate((self._q[..., j - 1 : j, :], q), axis=-2)
-            v = np.concatenate((self._v[..., j - 1 : j, :], v), axis=-2)
-            zeta = np.concatenate((self._zeta[..., j - 1 : j, :, :], zeta), axis=-3)
+        q, v, zeta = self._q, self._v, self._zeta
+        oldest = np.flatnonzero(self.pi.reshape(-1, len(self._delays)).any(axis=0)).max()
+        for ticks in range(1, oldest + 1):  # hypothesis k takes k of them, the oldest effort first
+            runs = (self._delays >= ticks)[:, np.newaxis]
+            effort_nm = self._sent[..., np.maximum(self._delays - ticks, 0), :]
+            later = self._predict(q, v, zeta, effort_nm)
+            q, v = np.where(runs, later[0], q), np.where(runs, later[1], v)
+            zeta = np.where(runs[..., np.newaxis], later[2], zeta)
         weights = self.pi[..., np.newaxis]
         q_now, v_now = np.sum(weights * q, axis=-2), np.sum(weights * v, axis=-2)
         theta = np.sum(weights[..., np.newaxis] * self._theta, axis=-3)
@@ -380,7 +367,13 @@ def _within(x: Array, low: Array | float, high: Array | float) -> Array:
     return np.minimum(np.maximum(x, low), high)
 
 
-def _softmax(logits: Array) -> Array:
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    normalised: Array = weights / weights.sum(axis=-1, keepdims=True)
-    return normalised
+def weights_of(logits: Array) -> Array:
+    """Return how likely the delays are, shape (..., K): a softmax without its thin tail.
+
+    A delay that is next to impossible costs as much time as a likely one, so its weight is zero.
+    """
+    likely = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
+    likely = likely / np.add.reduce(likely, axis=-1, keepdims=True)
+    kept = np.maximum(likely - LEAST_WEIGHT, 0.0)
+    weights: Array = kept / np.add.reduce(kept, axis=-1, keepdims=True)
+    return weights
