@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 
 from metactl_ros.config import MAX_TEXT, shown
 from metactl_ros.errors import ConfigError, MetactlError, MissingDependency
-from metactl_ros.files import KINDS, read_at_most
-from metactl_ros.strict_yaml import MAX_BYTES, parse_yaml
+from metactl_ros.files import KINDS, MAX_BYTES, parse_yaml, read_at_most
 
 try:
     from metactl_ros.bag.storage import read_mcap, read_sqlite
