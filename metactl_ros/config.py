@@ -60,15 +60,10 @@ LATER = types.MappingProxyType({'came later': True})
 
 
 def build(cls: type[T], mapping: object, where: str) -> T:
-    """Return `cls` made from a mapping of plain values.
+    """Return a dataclass made from a mapping of plain values, usually what a YAML file holds.
 
-    Args:
-        cls: A dataclass; nested dataclasses are built from nested mappings.
-        mapping: Usually what a YAML file holds.
-        where: Named in every message, for example the file name.
-
-    Raises:
-        ConfigError: With one line per problem found.
+    Nested dataclasses are built from nested mappings. A ConfigError has one line per problem, each
+    with `where`, for example the file name.
     """
     problems: list[str] = []
     value = _build(cls, mapping, where, problems)

@@ -73,12 +73,8 @@ DIRECTIVE = re.compile(r'^%', re.MULTILINE)
 def open_regular(path: Path, folder: int | None = None) -> BinaryIO:
     """Return a regular file, open for reading; where it would wait, its `read` returns None.
 
-    Args:
-        path: Of the file.
-        folder: An open directory that the path is relative to; then no link is followed.
-
-    Raises:
-        OSError: If it cannot be opened, or is something else; `strerror` names it.
+    If it is relative to an open folder, no link is followed. What cannot be opened, or is of some
+    other kind, is an OSError whose `strerror` names it.
     """
     try:
         # A pipe without a writer is then opened at once; on a regular file it means nothing.
@@ -213,11 +209,7 @@ class SyncedFile:
 
 
 def read_yaml(source: Path) -> object:
-    """Return what a YAML file holds.
-
-    Raises:
-        ConfigError: If it cannot be read, is no YAML, or is none that is accepted.
-    """
+    """Return what a YAML file holds; ConfigError if it is not readable, or not acceptable YAML."""
     try:
         text = read_at_most(source, MAX_BYTES).decode('utf-8')
     except (OSError, UnicodeDecodeError) as error:

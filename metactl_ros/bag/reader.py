@@ -70,11 +70,7 @@ class BagMessage(NamedTuple):
     """Counted by the publisher from 1; zero where the bag has none."""
 
     def decode(self) -> Any:
-        """Return the message with the fields of its type.
-
-        Raises:
-            BagError: If its type is none of ROS 2 Jazzy, or its data are no such message.
-        """
+        """Return the message with the fields of its type; BagError if Jazzy knows none such."""
         try:
             return _typestore().deserialize_cdr(self.data, self.type_name)
         except Exception as error:  # whatever a general parser raises on broken bytes

@@ -203,11 +203,9 @@ def telemetry_topics(node: str) -> tuple[str, ...]:
 
 
 def read_ticks(folder: Path, node: str = 'controller') -> TickLog:
-    """Return the ticks of a controller node in a bag.
+    """Return the ticks of a controller node in a bag, finished or not, or in a file of one.
 
-    Args:
-        folder: A bag, finished or not, or a file of one.
-        node: Its name; with its namespace if the bag has several, as in /left/controller.
+    If the bag has several, the name is that with its namespace, as in /left/controller.
 
     Raises:
         BagError: If it is no bag, holds no complete tick of such a node, or those of several, of
@@ -326,9 +324,8 @@ def _arrays(
         'qdd_desired_radps2': np.array([point.accelerations for point in points]),
     }
     seen_ns = np.array([point.time_ns for point in points], dtype=np.int64)
-    stamp_ns, publish_time_ns, log_time_ns = np.array(
-        [(tick.stamp_ns, tick.publish_time_ns, tick.log_time_ns) for tick in ticks], dtype=np.int64
-    ).T.copy()
+    times_ns = [(tick.stamp_ns, tick.publish_time_ns, tick.log_time_ns) for tick in ticks]
+    stamp_ns, publish_time_ns, log_time_ns = np.array(times_ns, dtype=np.int64).T.copy()
     effort_nm = np.array([tick.output.effort for tick in ticks])
     row = answering_rows(stamp_ns, effort_nm, publish_time_ns, stamped)
     nothing = np.full(stamped.effort_nm.shape[1], np.nan)
@@ -384,11 +381,7 @@ def _by_stamp(
 
 
 def _read_facts(data: bytes) -> dict[str, str]:
-    """Return the table of ~/bundle; values that are no texts stay JSON.
-
-    Raises:
-        ValueError, AttributeError, RecursionError: If it is no table in JSON.
-    """
+    """Return the table of ~/bundle; values that are no texts stay JSON."""
     table = json.loads(read_string(data)).items()
     facts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in table}
     # Half a character can be written in JSON, and nowhere else.

@@ -101,11 +101,7 @@ class MessageDefinition(NamedTuple):
 
 
 def parse_topics(entries: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the names and types of entries `name` (of TOPICS) or `name=type`.
-
-    Raises:
-        ConfigError: If there are none, one lacks its type, or one is there twice.
-    """
+    """Return the names and types of entries `name` (of TOPICS) or `name=type`, each there once."""
     parsed: dict[str, str] = {}
     for entry in entries:
         name, _, type_name = entry.partition('=')

@@ -63,11 +63,7 @@ def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float) -> N
 
 
 def follow(setup: Setup, label: str, duration_s: float) -> None:
-    """Run one controller for a while, under a status line.
-
-    Raises:
-        DemoError: If a process ends before that.
-    """
+    """Run one controller for a while, under a status line; DemoError if a process ends before."""
     # Imported here, in the environment of the demo: rclpy reads it once.
     from metactl_ros.ros.monitor import StatusLine, watch
 

@@ -176,11 +176,7 @@ class RunLog:
 
 
 def read_run(folder: Path, scenario: Scenario) -> RunLog:
-    """Return what `run_scenario` left in a folder.
-
-    Raises:
-        BagError: If the bag is damaged, or the robot was never driven.
-    """
+    """Return what `run_scenario` left; BagError of a damaged bag, or a robot never driven."""
     by_topic: dict[str, list[DecodedMessage]] = {topic: [] for topic in TOPICS}
     for topic, entry in read_messages(folder / 'bag', *TOPICS):
         facts = (entry.publish_time_ns, entry.sequence, entry.decode())

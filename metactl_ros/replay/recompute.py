@@ -102,13 +102,9 @@ def reproduce(
 ) -> Reproduction:
     """Return the ticks of a log computed again, by the code that computed them on the robot.
 
-    Args:
-        log: Of a bag; a loop begins anew where it did, and where the log has a gap.
-        arm: The robot's.
-        controller: Of the robot, with the window of the policy.
-        policy: None for the nominal gains.
-        is_open_loop: Whether it is another controller than the recorded one. What acted is then
-            the recorded effort, and nothing is compared.
+    A loop begins anew where it did, and where the log has a gap. Without a policy the gains are
+    the nominal ones. In open loop it is another controller than the recorded one: what acted is
+    then the recorded effort, and nothing is compared.
     """
     ticks = list(_ticks_again(log, Controller(arm, controller, policy), is_open_loop=is_open_loop))
     steps = [tick.step for tick in ticks]

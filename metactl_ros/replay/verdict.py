@@ -127,9 +127,7 @@ class _Chosen:
 def replay_bag(request: ReplayRequest) -> ReplayResult:
     """Compute a bag again, check it, and return what was found.
 
-    Raises:
-        BagError: If it cannot be used at all.
-        BundleError: If the policy cannot.
+    What cannot be used at all is refused by BagError, its policy by BundleError.
     """
     begin_s = time.perf_counter()
     log = read_ticks(request.bag, request.node)
