@@ -6,6 +6,14 @@ Unknown keys are refused with the nearest valid name, missing keys by name, valu
 anything that is not finite. Where a field may be one of several dataclasses, the mapping has the
 key that only one of these has. Ranges are checked by the dataclass itself in `__post_init__` with
 the `require_*` helpers below: a value built in code is held to the same rules as one from YAML.
+
+A setting of the type `PerJoint` is one number for every joint, or has one entry for each of them:
+
+    viscous_nmsprad: 0.5                  of every joint
+    viscous_nmsprad: [0.5, 0.3, 0.1]      of an arm with three joints
+
+What was stated is kept as it was, so that files and hashes stay what they are. How many joints
+there are is known where an arm is: there the number of entries is checked.
 """
 
 from collections import Counter
@@ -17,11 +25,26 @@ import math
 import reprlib
 import sys
 import types
-from typing import Any, cast, get_args, get_origin, get_type_hints, Literal, TypeVar, Union
+from typing import (
+    Any,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+)
+
+import numpy as np
 
 from metactl_ros.errors import ConfigError
+from metactl_ros.signals import Array
 
 T = TypeVar('T')
+PerJoint: TypeAlias = float | tuple[float, ...]
+"""The same number for every joint, or one entry per joint."""
 MAX_PROBLEMS = 20
 """Lines of an error; further mistakes show when these are corrected."""
 MAX_TEXT = 300
@@ -30,20 +53,17 @@ MAX_ENTRIES = 10_000
 """Of a list."""
 MAX_WHOLE = 2**63 - 1
 """Of a whole number: what NumPy and ROS hold."""
+IN_WORDS: dict[object, str] = {float: 'a finite number', int: 'a whole number'}
+IN_WORDS |= {bool: 'true or false', str: 'a text'}
 LATER = types.MappingProxyType({'came later': True})
 """Metadata of a field that was added when files without it existed; see `stated`."""
 
 
 def build(cls: type[T], mapping: object, where: str) -> T:
-    """Return `cls` made from a mapping of plain values.
+    """Return a dataclass made from a mapping of plain values, usually what a YAML file holds.
 
-    Args:
-        cls: A dataclass; nested dataclasses are built from nested mappings.
-        mapping: Usually what a YAML file holds.
-        where: Named in every message, for example the file name.
-
-    Raises:
-        ConfigError: With one line per problem found.
+    Nested dataclasses are built from nested mappings. A ConfigError has one line per problem, each
+    with `where`, for example the file name.
     """
     problems: list[str] = []
     value = _build(cls, mapping, where, problems)
@@ -60,11 +80,10 @@ def stated(value: Any) -> Any:
     So a key that is added changes neither the hash of older settings nor what is written of them.
     """
     if dataclasses.is_dataclass(value):
-        pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
         return {
-            field.name: stated(entry)
-            for field, entry in pairs
-            if field.metadata != LATER or entry != field.default
+            field.name: stated(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if field.metadata != LATER or getattr(value, field.name) != field.default
         }
     if isinstance(value, (list, tuple)):
         return type(value)(map(stated, value))
@@ -132,6 +151,43 @@ def _require(
             )
 
 
+def require_joints(settings: Any, num_joints: int | None = None) -> None:
+    """Refuse a dataclass with a list that has not one entry for each joint, of as many as given.
+
+    None: as many as its first list has.
+    """
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, tuple):
+            num_joints = len(value) if num_joints is None else num_joints
+            require_length(type(settings).__name__, num_joints, **{field.name: value})
+
+
+def joint_array(value: PerJoint) -> float | Array:
+    """Return what broadcasts against (..., n): the number, or an array of shape (n,)."""
+    return np.array(value) if isinstance(value, tuple) else value
+
+
+def for_joints(value: PerJoint, num_joints: int) -> Array:
+    """Return a setting of each joint, shape (n,)."""
+    return np.array(np.broadcast_to(value, num_joints), dtype=np.float64)
+
+
+def one_for_all(name: str, value: PerJoint) -> float:
+    """Return a setting that is the same for every joint; refuse one that is stated per joint."""
+    if isinstance(value, tuple):
+        raise ConfigError(
+            f'{name}: expected one number for all joints, found {list(value)}; nothing here can '
+            'use one per joint.'
+        )
+    return value
+
+
+def scaled(factor: float, value: PerJoint) -> PerJoint:
+    """Return a setting with each of its numbers multiplied."""
+    return tuple(factor * x for x in value) if isinstance(value, tuple) else factor * value
+
+
 def _build(cls: type[T], mapping: object, where: str, problems: list[str]) -> T | None:
     if not isinstance(mapping, Mapping):
         problems.append(
@@ -147,7 +203,7 @@ def _build(cls: type[T], mapping: object, where: str, problems: list[str]) -> T 
     for name, field in fields.items():
         if name in mapping:
             values[name] = _convert(hints[name], mapping[name], f'{where}: {name}', problems)
-        elif _has_no_default(field):
+        elif field.default is field.default_factory is dataclasses.MISSING:
             problems.append(f'{where}: missing key {name!r}; add it ({_describe(hints[name])}).')
     if len(problems) > before:
         return None
@@ -189,11 +245,6 @@ def _unknown_keys(mapping: Mapping[object, object], names: Iterable[str], where:
     return problems
 
 
-def _has_no_default(field: 'dataclasses.Field[object]') -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing
-
-
 def _convert(hint: object, value: object, where: str, problems: list[str]) -> object:
     """Return `value` as the annotated type `hint`, or note a problem and return None."""
     origin = get_origin(hint)
@@ -211,16 +262,14 @@ def _convert(hint: object, value: object, where: str, problems: list[str]) -> ob
             return _build_one_of(choices, value, where, problems)
         return _convert_to_first(choices, value, where, problems)
     if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            problems.append(f'{where}: expected {_describe(hint)}, found {shown(value)}.')
-            return None
-        if len(value) > MAX_ENTRIES:
+        if isinstance(value, (list, tuple)) and len(value) > MAX_ENTRIES:
             found = f'expected at most {MAX_ENTRIES} entries, found {len(value)}'
             problems.append(f'{where}: {found}; leave some out.')
             return None
-        inner = get_args(hint)[0]
-        return tuple(_convert(inner, x, f'{where}[{i}]', problems) for i, x in enumerate(value))
-    if _fits(hint, value):
+        if isinstance(value, (list, tuple)):
+            of, inner = enumerate(value), get_args(hint)[0]
+            return tuple(_convert(inner, x, f'{where}[{i}]', problems) for i, x in of)
+    elif _fits(hint, value):
         return float(cast(float, value)) if hint is float else value
     problems.append(f'{where}: expected {_describe(hint)}, found {shown(value)}.')
     return None
@@ -235,7 +284,7 @@ def _convert_to_first(
         converted = _convert(choice, value, where, unfit)
         if not unfit:
             return converted
-    wanted = ', or '.join(_describe(choice) for choice in choices)
+    wanted = ', or '.join(map(_describe, choices))
     problems.append(f'{where}: expected {wanted}, found {shown(value)}.')
     return None
 
@@ -260,12 +309,6 @@ def _describe(hint: object) -> str:
         return f'a list, each entry {_describe(get_args(hint)[0])}'
     if get_origin(hint) in (Union, types.UnionType):
         given = [arm for arm in get_args(hint) if arm is not type(None)]
-        described = ', or '.join(_describe(arm) for arm in given)
+        described = ', or '.join(map(_describe, given))
         return described if len(given) == len(get_args(hint)) else f'{described} or null'
-    names: dict[object, str] = {
-        float: 'a finite number',
-        int: 'a whole number',
-        bool: 'true or false',
-        str: 'a text',
-    }
-    return names.get(hint, f'a table of {getattr(hint, "__name__", hint)} settings')
+    return IN_WORDS.get(hint, f'a table of {getattr(hint, "__name__", hint)} settings')

@@ -19,6 +19,7 @@ import numpy as np
 
 from metactl_ros.config import (
     build,
+    for_joints,
     LATER,
     require_length,
     require_not_negative,
@@ -30,13 +31,12 @@ from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.friction import Friction, smallest_smoothing
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
-from metactl_ros.per_joint import for_joints
+from metactl_ros.files import read_yaml
 from metactl_ros.sim.faults import Fault, parse_faults, plant_entries
 from metactl_ros.sim.plant import Plant
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.sensing import SensedPlant, Sensing
 from metactl_ros.sim.task import Task
-from metactl_ros.strict_yaml import read_yaml
 
 T = TypeVar('T')
 PlantName: TypeAlias = Literal['rk4', 'bullet']

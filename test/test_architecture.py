@@ -18,7 +18,6 @@ HEAVY = OUTSIDE | {'rclpy', 'pybullet', 'yaml', 'scipy', 'matplotlib', 'onnxrunt
 NUMPY_ONLY = (
     'signals',
     'config',
-    'per_joint',
     'errors',
     'metrics',
     'dynamics',

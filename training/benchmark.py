@@ -27,11 +27,10 @@ from rich.console import Console
 
 import metactl_ros
 from metactl_ros.baselines import BASELINES, CLASSICAL, ControllerSpec, load_spec, ORACLE
-from metactl_ros.config import require_positive
+from metactl_ros.config import require_positive, scaled
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.files import write_json
 from metactl_ros.motion.reference import PointToPoint, Sinusoid
-from metactl_ros.per_joint import scaled
 from metactl_ros.settings import (
     load_file,
     load_settings,

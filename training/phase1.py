@@ -33,10 +33,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from metactl_ros.config import require_not_negative, require_positive
+from metactl_ros.config import one_for_all, require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
-from metactl_ros.per_joint import one_for_all
 from metactl_ros.settings import load_settings, provenance, Settings
 from metactl_ros.signals import Array
 

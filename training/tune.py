@@ -26,7 +26,7 @@ from scipy.stats.qmc import Halton  # type: ignore[import-untyped]
 import yaml
 
 from metactl_ros.baselines import Baseline, BASELINES, ControllerSpec, KP_PER_S2, same_for_joints
-from metactl_ros.config import shown
+from metactl_ros.config import one_for_all, PerJoint, shown
 from metactl_ros.control.estimators.bank import BankSettings
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.disturbance import IntegralSettings, MomentumObserverSettings
@@ -34,11 +34,9 @@ from metactl_ros.control.estimators.friction_observers import LugreSettings
 from metactl_ros.control.estimators.slotine_li import SlotineLiSettings
 from metactl_ros.control.gain_map import Ends
 from metactl_ros.errors import ConfigError
-from metactl_ros.files import write_json
-from metactl_ros.per_joint import one_for_all, PerJoint
+from metactl_ros.files import read_yaml, write_json
 from metactl_ros.settings import load_file, load_settings, Settings, share_directory
 from metactl_ros.signals import Array
-from metactl_ros.strict_yaml import read_yaml
 from training.benchmark import draw_cases, load_benchmark, Sensors, settings_in
 from training.commands import command_parser, refusing, run_jobs
 from training.judge.rollouts import evaluate_controller

@@ -19,9 +19,15 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bag.cdr import CdrError, read_joint_state, read_multi_array
 from metactl_ros.bag.reader import BagMessage
-from metactl_ros.bag.topics import FORWARD, STAMPED, TOPICS
+from metactl_ros.bag.topics import (
+    CdrError,
+    FORWARD,
+    read_joint_state,
+    read_multi_array,
+    STAMPED,
+    TOPICS,
+)
 from metactl_ros.signals import Array
 
 TYPES = {topic: TOPICS[topic] for topic in (STAMPED, FORWARD)}
@@ -30,8 +36,6 @@ LARGEST = 2**63 - 1
 NEAR = 6
 """Altered, missing and additional messages in a row among which the next equal ones are sought;
 beyond, only a mere gap or mere additions are."""
-
-
 _T = TypeVar('_T')
 
 
@@ -58,12 +62,6 @@ class CommandLog(NamedTuple):
     """Messages of another type or broken ones; they have no row."""
 
 
-class _Command(NamedTuple):
-    stamp_ns: int
-    names: tuple[str, ...]
-    effort_nm: tuple[float, ...]
-
-
 def command_topics(namespace: str) -> tuple[str, str]:
     """Return the full names of both command topics."""
     return f'{namespace}/{STAMPED}', f'{namespace}/{FORWARD}'
@@ -74,8 +72,8 @@ def commands_of(
 ) -> CommandLog:
     """Return the messages of one command topic."""
     kind = next(kind for kind in TYPES if topic.endswith(f'/{kind}'))
-    read = _read_stamped if kind == STAMPED else _read_forward
-    rows: list[tuple[BagMessage, _Command]] = []
+    joints = tuple(joint_names)
+    times, names, is_for_arm, efforts = [], [], [], []
     num_unreadable = 0
     for message in messages:
         if message.topic != topic:
@@ -83,47 +81,32 @@ def commands_of(
         try:
             if message.type_name != TYPES[kind]:
                 raise CdrError(f'expected {TYPES[kind]}, found {message.type_name}')
-            rows.append((message, read(message.data)))
+            stamp_ns, named, effort = _read(message.data, kind)
         except CdrError:
             num_unreadable += 1
-    joints = tuple(joint_names)
-    nothing = (np.nan,) * len(joints)
-    is_for_arm = [_is_for(command, joints, kind) for _, command in rows]
-    efforts = [
-        command.effort_nm if is_good else nothing
-        for (_, command), is_good in zip(rows, is_for_arm, strict=True)
-    ]
-    return CommandLog(
-        topic=topic,
-        stamp_ns=_integers(command.stamp_ns for _, command in rows),
-        publish_time_ns=_integers(message.publish_time_ns for message, _ in rows),
-        log_time_ns=_integers(message.log_time_ns for message, _ in rows),
-        sequence=_integers(message.sequence for message, _ in rows),
-        names=tuple(command.names for _, command in rows),
-        is_for_arm=np.array(is_for_arm, dtype=bool),
-        effort_nm=np.array(efforts, dtype=np.float64).reshape(len(rows), len(joints)),
-        num_unreadable=num_unreadable,
+            continue
+        is_named = named == joints or (kind == FORWARD and not named)
+        is_for_arm.append(is_named and len(effort) == len(joints))
+        efforts.append(effort if is_for_arm[-1] else (np.nan,) * len(joints))
+        names.append(named)
+        row = (stamp_ns, message.publish_time_ns, message.log_time_ns, message.sequence)
+        times.append([min(value, LARGEST) for value in row])
+    stamps_ns, published_ns, logged_ns, numbers = (
+        np.array(times, dtype=np.int64).reshape(-1, 4).T.copy()
     )
+    are_for_arm = np.array(is_for_arm, dtype=bool)
+    effort_nm = np.array(efforts, dtype=np.float64).reshape(len(times), len(joints))
+    of_message = (stamps_ns, published_ns, logged_ns, numbers, tuple(names))
+    return CommandLog(topic, *of_message, are_for_arm, effort_nm, num_unreadable)
 
 
-def _is_for(command: _Command, joints: tuple[str, ...], kind: str) -> bool:
-    is_named = command.names == joints or (kind == FORWARD and not command.names)
-    return is_named and len(command.effort_nm) == len(joints)
-
-
-def _integers(values: Iterable[int]) -> NDArray[np.int64]:
-    return np.array([min(value, LARGEST) for value in values], dtype=np.int64)
-
-
-def _read_stamped(data: bytes) -> _Command:
-    message = read_joint_state(data)
-    return _Command(message.stamp_ns, message.names, message.effort)
-
-
-def _read_forward(data: bytes) -> _Command:
-    """Return a command without a stamp; the label of its only dimension names the joints."""
+def _read(data: bytes, kind: str) -> tuple[int, tuple[str, ...], tuple[float, ...]]:
+    """Return stamp, names and efforts; the label of the only dimension names the joints."""
+    if kind == STAMPED:
+        message = read_joint_state(data)
+        return message.stamp_ns, message.names, message.effort
     labels, efforts = read_multi_array(data)
-    return _Command(0, tuple(','.join(labels).split(',')) if any(labels) else (), efforts)
+    return 0, tuple(','.join(labels).split(',')) if any(labels) else (), efforts
 
 
 def answering_rows(
@@ -132,16 +115,11 @@ def answering_rows(
     publish_time_ns: NDArray[np.int64],
     stamped: CommandLog,
 ) -> NDArray[np.int64]:
-    """Return the row of each tick's command, shape (T,); -1 where none has its stamp.
+    """Return the row in joint_commands of each tick's command; -1 where none has its stamp, (T,).
 
-    Of several that share a stamp, order and content decide. The zeros that end a run have the
-    stamp of its last state in simulated time, and belong to no tick.
-
-    Args:
-        stamp_ns: Of the ticks, shape (T,).
-        effort_nm: What each decided, shape (T, n).
-        publish_time_ns: When each was published, shape (T,).
-        stamped: The messages of joint_commands.
+    The first three are of the ticks, shapes (T,), (T, n) and (T,). Of several that share a stamp,
+    order and content decide. The zeros that end a run have the stamp of its last state in
+    simulated time, and belong to no tick.
     """
     rows_of, ticks_of = _places(stamped.stamp_ns.tolist()), _places(stamp_ns.tolist())
     found = np.full(len(stamp_ns), -1, dtype=np.int64)
@@ -253,13 +231,11 @@ def _next_equal(
             if expected[next_i : next_i + 1] == found[next_p : next_p + 1] != []:
                 return next_i, next_p
     # Farther away one equal message may be a chance, two in a row are none.
-    for place in _after(of_expected.get(found[p], ()), i):
-        if expected[place : place + 2] == found[p : p + 2]:
-            return place, p
-    for place in _after(of_found.get(expected[i], ()), p):
-        if expected[i : i + 2] == found[place : place + 2]:
-            return i, place
-    return i, p
+    later_i, later_p = of_expected.get(found[p], ()), of_found.get(expected[i], ())
+    ends = [(place, p) for place in _next_few(later_i, i)]
+    ends += [(i, place) for place in _next_few(later_p, p)]
+    pairs = ((a, b) for a, b in ends if expected[a : a + 2] == found[b : b + 2])
+    return next(pairs, (i, p))
 
 
 def _places(contents: Sequence[_T]) -> dict[_T, list[int]]:
@@ -270,7 +246,6 @@ def _places(contents: Sequence[_T]) -> dict[_T, list[int]]:
     return places
 
 
-def _after(places: Sequence[int], place: int) -> Sequence[int]:
-    """Return the next few of these places."""
+def _next_few(places: Sequence[int], place: int) -> Sequence[int]:
     begin = bisect_right(places, place)
     return places[begin : begin + NEAR]

@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 
 from metactl_ros.config import MAX_TEXT, shown
 from metactl_ros.errors import ConfigError, MetactlError, MissingDependency
-from metactl_ros.files import KINDS, read_at_most
-from metactl_ros.strict_yaml import MAX_BYTES, parse_yaml
+from metactl_ros.files import KINDS, MAX_BYTES, parse_yaml, read_at_most
 
 try:
     from metactl_ros.bag.storage import read_mcap, read_sqlite
@@ -71,11 +70,7 @@ class BagMessage(NamedTuple):
     """Counted by the publisher from 1; zero where the bag has none."""
 
     def decode(self) -> Any:
-        """Return the message with the fields of its type.
-
-        Raises:
-            BagError: If its type is none of ROS 2 Jazzy, or its data are no such message.
-        """
+        """Return the message with the fields of its type; BagError if Jazzy knows none such."""
         try:
             return _typestore().deserialize_cdr(self.data, self.type_name)
         except Exception as error:  # whatever a general parser raises on broken bytes
@@ -114,12 +109,8 @@ class BagContent:
 def read_messages(bag: Path, *names: str) -> Iterator[tuple[str, BagMessage]]:
     """Yield the messages of some topics by log time, each with the name its topic was asked by.
 
-    Args:
-        bag: A folder or a file, of a recording that was ended.
-        names: Of topics, in any namespace: 'controller/shield' is also /left/controller/shield.
-
-    Raises:
-        BagError: If it is no bag, or not all of a recording.
+    A topic may be in any namespace: 'controller/shield' is also /left/controller/shield. What is
+    no bag, or not all of a recording, is refused by BagError.
     """
     endings = {f'/{name}': name for name in names}
     content = read_bag(bag, lambda topic: topic.endswith(tuple(endings)))
@@ -131,20 +122,16 @@ def read_messages(bag: Path, *names: str) -> Iterator[tuple[str, BagMessage]]:
 
 
 def read_bag(path: Path, is_wanted: Callable[[str], bool]) -> BagContent:
-    """Return the messages of all topics that are wanted.
-
-    Args:
-        path: A folder or a file, see the module's text.
-        is_wanted: Whether a topic is, by its full name.
+    """Return the messages of all topics that are wanted by their full names.
 
     Raises:
         BagError: If there is nothing that could be a bag, or it holds more than it can.
     """
     problems: list[str] = []
-    kind = _kind(path)
+    kind, _ = _status(path)
     information = _read_information(path, problems) if kind == stat.S_IFDIR else None
     files = _files(path, kind, information, problems)
-    collector = MessageCollector(path, sum(map(_size, files)), is_wanted)
+    collector = MessageCollector(path, sum(_status(file)[1] for file in files), is_wanted)
     for file in files:
         read = read_mcap if file.suffix == '.mcap' else read_sqlite
         try:
@@ -170,11 +157,7 @@ def read_bag(path: Path, is_wanted: Callable[[str], bool]) -> BagContent:
 
 
 def find_node(where: Path, content: BagContent, node: str) -> str:
-    """Return what the topics of a controller node begin with, as in /left/controller/.
-
-    Raises:
-        BagError: If there is no such node, or several.
-    """
+    """Return what the topics of the only such controller node begin with: /left/controller/."""
     end = f'/{node.strip("/")}/'
     found = sorted(
         {topic[: -len('shield')] for topic in content.counts if topic.endswith(f'{end}shield')}
@@ -196,15 +179,9 @@ def find_node(where: Path, content: BagContent, node: str) -> str:
 
 
 class MessageCollector:
-    """Takes messages as they are read, and refuses a bag that holds more than it can.
+    """Takes messages as they are read; every method refuses, by BagError, a bag that is too large.
 
-    Args:
-        where: The bag, for the messages.
-        num_bytes: What it takes on the disk.
-        is_wanted: Whether the messages of a topic are, by its full name.
-
-    Raises:
-        BagError: By every method, if the bag is too large.
+    Too large is what holds more than a bag of `num_bytes` on the disk can.
     """
 
     def __init__(self, where: Path, num_bytes: int, is_wanted: Callable[[str], bool]) -> None:
@@ -260,19 +237,13 @@ class MessageCollector:
         )
 
 
-def _kind(path: Path) -> int:
-    """Return what is at a path, as stat has it; zero if nothing is."""
+def _status(path: Path) -> tuple[int, int]:
+    """Return what is at a path, as stat has it, and its size; zeros if nothing is."""
     try:
-        return stat.S_IFMT(path.stat().st_mode)
+        found = path.stat()
     except (OSError, ValueError):  # nothing, a loop of links, a name that none can have
-        return 0
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
+        return 0, 0
+    return stat.S_IFMT(found.st_mode), found.st_size
 
 
 def _cut(text: object) -> str:
@@ -284,7 +255,7 @@ def _cut(text: object) -> str:
 def _read_information(folder: Path, problems: list[str]) -> dict[str, Any] | None:
     """Return what metadata.yaml says, all in texts, or None with a problem."""
     file = folder / 'metadata.yaml'
-    if not _kind(file):
+    if not _status(file)[0]:
         problems.append('metadata.yaml: is missing, the recording was not ended')
         return None
     try:
@@ -312,11 +283,7 @@ def _read_information(folder: Path, problems: list[str]) -> dict[str, Any] | Non
 def _files(
     path: Path, kind: int, information: dict[str, Any] | None, problems: list[str]
 ) -> list[Path]:
-    """Return the files of a bag, in their order.
-
-    Raises:
-        BagError: If there are none.
-    """
+    """Return the files of a bag, in their order; BagError if there are none."""
     if kind == stat.S_IFREG and path.suffix in SUFFIXES:
         return [path]
     if kind != stat.S_IFDIR:
@@ -335,14 +302,10 @@ def _files(
         raise BagError(f'{path}: expected a bag, found no file {" or ".join(SUFFIXES)} in it.')
     if information is None:
         return present
-    named = _names(information.get('relative_file_paths'))
+    paths = information.get('relative_file_paths')
+    entries = paths if isinstance(paths, list) else []
+    named = sorted(Path(entry).name for entry in entries if isinstance(entry, str))
     names = sorted(file.name for file in present)
     if named != names:
         problems.append(f'metadata.yaml: names the files {shown(named)}, found {shown(names)}')
     return present
-
-
-def _names(paths: object) -> list[str]:
-    """Return the names of files, sorted; what is no path is left out."""
-    entries = paths if isinstance(paths, list) else []
-    return sorted(Path(entry).name for entry in entries if isinstance(entry, str))

@@ -19,7 +19,7 @@ from pathlib import Path
 import sqlite3
 import struct
 import time
-from typing import Any, BinaryIO, TYPE_CHECKING
+from typing import BinaryIO, TYPE_CHECKING
 import zlib
 
 import lz4.frame
@@ -40,17 +40,8 @@ PIECE = 2**20
 """Bytes that are read at once of what is only checked."""
 MESSAGE_HEAD = struct.Struct('<HIQQ')
 CHUNK_HEAD = struct.Struct('<QQQI')
-READ = frozenset(
-    (
-        Opcode.SCHEMA,
-        Opcode.CHANNEL,
-        Opcode.MESSAGE,
-        Opcode.CHUNK,
-        Opcode.DATA_END,
-        Opcode.STATISTICS,
-        Opcode.FOOTER,
-    )
-)
+READ = {Opcode.SCHEMA, Opcode.CHANNEL, Opcode.MESSAGE, Opcode.CHUNK}
+READ |= {Opcode.DATA_END, Opcode.STATISTICS, Opcode.FOOTER}
 """The records whose content matters here."""
 MAX_VALUE = 2**24
 """Bytes of a value."""
@@ -66,13 +57,7 @@ class BrokenError(ValueError):
 
 
 def read_mcap(file: Path, collector: 'MessageCollector', problems: list[str]) -> None:
-    """Take all messages of a file, up to where it ends or breaks.
-
-    Raises:
-        BrokenError: If it breaks.
-        BagError: If it holds too much.
-        OSError: If it cannot be opened.
-    """
+    """Take all messages of a file, up to where it ends or, with a BrokenError, breaks."""
     num_before, num_expected, is_ended = collector.num_messages, None, False
     tables = _Tables(collector)
     with open_regular(file) as stream:
@@ -119,14 +104,11 @@ def _records(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
         if length > MAX_RECORD:
             raise BrokenError(f'a record of {length} bytes, at most {MAX_RECORD} are read')
         before, checksum = checksum, zlib.crc32(head, checksum)
-        content = b''
-        if opcode in READ:
-            content = _exactly(stream, length)
-            checksum = zlib.crc32(content, checksum)
-        else:
-            for begin in range(0, length, PIECE):
-                piece = _exactly(stream, min(PIECE, length - begin))
-                checksum = zlib.crc32(piece, checksum)
+        content, size_at_once = b'', length if opcode in READ else PIECE
+        for begin in range(0, length, size_at_once or 1):
+            piece = _exactly(stream, min(size_at_once, length - begin))
+            checksum = zlib.crc32(piece, checksum)
+            content = piece if opcode in READ else b''
         place += length
         if opcode == Opcode.DATA_END:
             (expected,) = _unpacked('<I', content)
@@ -205,10 +187,8 @@ def _inflated(content: bytes, collector: 'MessageCollector') -> bytes:
                 records = _from_zstd(data, size)
             case 'lz4':
                 records = lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=size + 1)
-            case _:
-                raise BrokenError(
-                    f'a chunk is compressed by {compression[:20]!r}, not zstd or lz4'
-                )
+            case other:
+                raise BrokenError(f'a chunk is compressed by {other[:20]!r}, not zstd or lz4')
     except (zstandard.ZstdError, RuntimeError) as error:  # the latter of lz4
         raise BrokenError(f'a chunk cannot be inflated ({error})') from None
     if len(records) != size:
@@ -270,13 +250,7 @@ def _exactly(stream: BinaryIO, num_bytes: int) -> bytes:
 
 
 def read_sqlite(file: Path, collector: 'MessageCollector', problems: list[str]) -> None:
-    """Take all messages of a file, up to where it breaks.
-
-    Raises:
-        sqlite3.Error, ValueError: If it breaks.
-        BagError: If it holds too much.
-        OSError: If it cannot be opened.
-    """
+    """Take all messages of a file, up to where it breaks, with a ValueError or one of sqlite3."""
     for rest in ('-wal', '-journal'):
         if file.with_name(file.name + rest).exists():
             problems.append(f'{file.name}: was not closed, {file.name}{rest} is beside it')
@@ -293,8 +267,16 @@ def read_sqlite(file: Path, collector: 'MessageCollector', problems: list[str]) 
             problems.append(f'{file.name}: is damaged ({verdict.splitlines()[0][:200]})')
         for table, columns in TABLES.items():
             _require_plain(database, table, columns)
-        topics = dict(_topics(database, collector))
-        for number, log_time_ns, data in _rows(database, topics):
+        topics: dict[int, Topic] = {}
+        for number, name, kind in database.execute('SELECT id, name, type FROM topics'):
+            if not (isinstance(number, int) and isinstance(name, str) and isinstance(kind, str)):
+                raise ValueError(f'topic {number!r:.20} has no name or no type')
+            topics[number] = collector.topic(name, kind)
+        # The data of what is not wanted are not read from the disk.
+        wanted = ', '.join(str(number) for number, topic in topics.items() if topic.is_wanted)
+        column = f'CASE WHEN topic_id IN ({wanted}) THEN data END' if wanted else 'NULL'
+        rows = database.execute(f'SELECT topic_id, timestamp, {column} FROM messages')
+        for number, log_time_ns, data in rows:
             if number not in topics or not isinstance(log_time_ns, int):
                 raise ValueError(f'a message of topic {number!r:.20} at {log_time_ns!r:.20}')
             if topics[number].is_wanted and not isinstance(data, bytes):
@@ -327,19 +309,3 @@ def _require_plain(database: sqlite3.Connection, table: str, columns: tuple[str,
     hidden = {row[1]: row[6] for row in rows}
     if missing := [name for name in columns if hidden.get(name) != 0]:
         raise ValueError(f'table {table!r} lacks {", ".join(missing)}; it is no bag')
-
-
-def _topics(
-    database: sqlite3.Connection, collector: 'MessageCollector'
-) -> Iterator[tuple[int, 'Topic']]:
-    for number, name, type_name in database.execute('SELECT id, name, type FROM topics'):
-        if not (isinstance(number, int) and isinstance(name, str) and isinstance(type_name, str)):
-            raise ValueError(f'topic {number!r:.20} has no name or no type')
-        yield number, collector.topic(name, type_name)
-
-
-def _rows(database: sqlite3.Connection, topics: dict[int, 'Topic']) -> Iterator[tuple[Any, ...]]:
-    """Yield topic, time and data; the data of what is not wanted are not read from the disk."""
-    wanted = ', '.join(str(number) for number, topic in topics.items() if topic.is_wanted)
-    data = f'CASE WHEN topic_id IN ({wanted}) THEN data END' if wanted else 'NULL'
-    yield from database.execute(f'SELECT topic_id, timestamp, {data} FROM messages')

@@ -19,14 +19,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.bag.cdr import (
-    CdrError,
-    JointValues,
-    Point,
-    read_joint_state,
-    read_string,
-    read_trajectory,
-)
 from metactl_ros.bag.command_log import (
     answering_rows,
     command_topics,
@@ -35,7 +27,18 @@ from metactl_ros.bag.command_log import (
     LARGEST,
 )
 from metactl_ros.bag.reader import BagContent, BagError, find_node, read_bag
-from metactl_ros.bag.topics import FORWARD, SHIELD_NAMES, STAMPED, TOPICS
+from metactl_ros.bag.topics import (
+    CdrError,
+    FORWARD,
+    JointValues,
+    Point,
+    read_joint_state,
+    read_string,
+    read_trajectory,
+    SHIELD_NAMES,
+    STAMPED,
+    TOPICS,
+)
 from metactl_ros.config import shown
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
@@ -52,10 +55,10 @@ LONGEST_S = 1e8
 MODES, CAUSES = frozenset(Mode), frozenset(Cause)
 GAP = 1.5
 """Periods between two ticks from which on one may be missing."""
-MODE, ERROR, RESTART, STATES, NOW = (
-    SHIELD_NAMES.index(name) for name in ('mode', 'error', 'was_restarted', 'num_states', 'now_s')
+MODE, ERROR, RESTART, STATES = map(
+    SHIELD_NAMES.index, ('mode', 'error', 'was_restarted', 'num_states')
 )
-LATE_MS, RESUMED = (SHIELD_NAMES.index(name) for name in ('late_ms', 'was_resumed'))
+NOW, LATE_MS, RESUMED = map(SHIELD_NAMES.index, ('now_s', 'late_ms', 'was_resumed'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,7 @@ class TickLog:
     @property
     def time_s(self) -> Array:
         """Time since the first tick, shape (T,)."""
-        times: Array = (self.stamp_ns - self.stamp_ns[0]) / 1e9
-        return times
+        return np.asarray((self.stamp_ns - self.stamp_ns[0]) / 1e9)
 
     @property
     def estimate_nm(self) -> Array | None:
@@ -195,52 +197,39 @@ class TickMessages(NamedTuple):
     """When the recorder received that."""
 
 
-class _Ticks(NamedTuple):
-    """What could be put together."""
-
-    sound: list[TickMessages]
-    num_incomplete: int
-    num_impossible: int
-    left_out_ns: frozenset[int]
-
-
 def telemetry_topics(node: str) -> tuple[str, ...]:
     """Return how the topics end that a log of a node is made of."""
-    telemetry = (f'/{node.strip("/")}/{topic}' for topic in TYPES)
-    return (*telemetry, f'/{STAMPED}', f'/{FORWARD}')
+    return (*(f'/{node.strip("/")}/{topic}' for topic in TYPES), f'/{STAMPED}', f'/{FORWARD}')
 
 
 def read_ticks(folder: Path, node: str = 'controller') -> TickLog:
-    """Return the ticks of a controller node in a bag.
+    """Return the ticks of a controller node in a bag, finished or not, or in a file of one.
 
-    Args:
-        folder: A bag, finished or not, or a file of one.
-        node: Its name; with its namespace if the bag has several, as in /left/controller.
+    If the bag has several, the name is that with its namespace, as in /left/controller.
 
     Raises:
         BagError: If it is no bag, holds no complete tick of such a node, or those of several, of
             two controllers or of another version.
     """
-    topics = telemetry_topics(node)
-    content = read_bag(folder, lambda topic: topic.endswith(topics))
+    endings = telemetry_topics(node)
+    content = read_bag(folder, lambda topic: topic.endswith(endings))
     prefix = find_node(folder, content, node)
     by_stamp, facts, broken = _by_stamp(content, prefix)
     names = _shield_names(f'{folder}: {prefix}shield', by_stamp)
-    found = _assemble(by_stamp, names)
-    joints = found.sound[0].states[0].names if found.sound else ()
+    ticks, left_out = _assemble(by_stamp, names)
+    joints = ticks[0].states[0].names if ticks else ()
     both = command_topics(prefix[:-1].rpartition('/')[0])
     stamped, forward = (commands_of(content.messages, topic, joints) for topic in both)
     broken += Counter({log.topic: log.num_unreadable for log in (stamped, forward)})
     problems = [*content.problems]
     problems += [f'{topic}: {number} messages cannot be read' for topic, number in broken.items()]
-    if found.num_incomplete:
-        problems.append(f'{found.num_incomplete} ticks lack a message and are left out')
-    if found.num_impossible:
-        problems.append(f'{found.num_impossible} ticks hold impossible values, left out')
-    if not found.sound:
+    if num_incomplete := left_out['num_incomplete']:
+        problems.append(f'{num_incomplete} ticks lack a message and are left out')
+    if num_impossible := left_out['num_impossible']:
+        problems.append(f'{num_impossible} ticks hold impossible values, left out')
+    if not ticks:
         why = '; '.join(problems)
         raise BagError(f'{folder}: holds no complete tick of {prefix[:-1]} ({why}); record one.')
-    ticks = found.sound
     if any(not follows(a, b) for a, b in pairwise(ticks)):
         problems.append('ticks are not in the order in which they happened')
         ticks.sort(key=lambda tick: tick.stamp_ns)
@@ -255,15 +244,13 @@ def read_ticks(folder: Path, node: str = 'controller') -> TickLog:
     problems += _gaps(is_break)
     return TickLog(
         **_arrays(ticks, names, stamped),
+        **left_out,
         joint_names=joints,
         gain_names=ticks[0].gains.names,
         is_break=is_break,
         stamped=stamped,
         forward=forward,
         facts=facts[0] if facts else {},
-        num_incomplete=found.num_incomplete,
-        num_impossible=found.num_impossible,
-        left_out_ns=found.left_out_ns,
         problems=tuple(problems),
     )
 
@@ -337,9 +324,8 @@ def _arrays(
         'qdd_desired_radps2': np.array([point.accelerations for point in points]),
     }
     seen_ns = np.array([point.time_ns for point in points], dtype=np.int64)
-    stamp_ns, publish_time_ns, log_time_ns = np.array(
-        [(tick.stamp_ns, tick.publish_time_ns, tick.log_time_ns) for tick in ticks], dtype=np.int64
-    ).T.copy()
+    times_ns = [(tick.stamp_ns, tick.publish_time_ns, tick.log_time_ns) for tick in ticks]
+    stamp_ns, publish_time_ns, log_time_ns = np.array(times_ns, dtype=np.int64).T.copy()
     effort_nm = np.array([tick.output.effort for tick in ticks])
     row = answering_rows(stamp_ns, effort_nm, publish_time_ns, stamped)
     nothing = np.full(stamped.effort_nm.shape[1], np.nan)
@@ -395,11 +381,7 @@ def _by_stamp(
 
 
 def _read_facts(data: bytes) -> dict[str, str]:
-    """Return the table of ~/bundle; values that are no texts stay JSON.
-
-    Raises:
-        ValueError, AttributeError, RecursionError: If it is no table in JSON.
-    """
+    """Return the table of ~/bundle; values that are no texts stay JSON."""
     table = json.loads(read_string(data)).items()
     facts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in table}
     # Half a character can be written in JSON, and nowhere else.
@@ -428,8 +410,10 @@ def _is_sound(tick: TickMessages, first: TickMessages, num_values: int) -> bool:
     )
 
 
-def _assemble(by_stamp: _ByStamp, names: tuple[str, ...]) -> _Ticks:
-    """Return all ticks in the order of the bag, and which are left out."""
+def _assemble(
+    by_stamp: _ByStamp, names: tuple[str, ...]
+) -> tuple[list[TickMessages], dict[str, Any]]:
+    """Return all ticks in the order of the bag, and what a log says of those left out."""
     ticks: list[TickMessages] = []
     num_incomplete, left_out_ns = 0, set()
     for stamp_ns, group in by_stamp.items():
@@ -451,4 +435,8 @@ def _assemble(by_stamp: _ByStamp, names: tuple[str, ...]) -> _Ticks:
             left_out_ns.add(stamp_ns)
     sound = [tick for tick in ticks if _is_sound(tick, ticks[0], len(names))]
     left_out_ns |= {tick.stamp_ns for tick in ticks} - {tick.stamp_ns for tick in sound}
-    return _Ticks(sound, num_incomplete, len(ticks) - len(sound), frozenset(left_out_ns))
+    return sound, {
+        'num_incomplete': num_incomplete,
+        'num_impossible': len(ticks) - len(sound),
+        'left_out_ns': frozenset(left_out_ns),
+    }

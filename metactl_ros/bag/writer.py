@@ -13,7 +13,7 @@ state of the last sync.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 import struct
@@ -88,8 +88,7 @@ class BagWriter:
         self._schemas: dict[str, int] = {}
         self._unsynced: list[ReceivedMessage] = []
         self._span_ns: tuple[int, int] | None = None
-        self._chunk_start_ns = 0
-        self._chunk_bytes = 0
+        self._chunk_start_ns = self._chunk_bytes = 0
         try:
             folder.mkdir(parents=True)
             self._file = SyncedFile(folder / f'{folder.name}_0.mcap', ENDING)
@@ -187,9 +186,39 @@ class BagWriter:
         write_atomically(self._folder / 'metadata.yaml', text)
 
     def _information(self, stopped: str | None = None) -> dict[str, Any]:
-        topics = [topic for topic in self._topics.values() if self.counts[topic.name]]
-        span_ns = self._span_ns or (0, 0)
-        return bag_information(self._file.path.name, topics, self.counts, span_ns, stopped)
+        """Return what rosbag2 keeps of a bag; custom_data has why it ended before its time."""
+        name, (start_ns, end_ns) = self._file.path.name, self._span_ns or (0, 0)
+        extent = {
+            'starting_time': {'nanoseconds_since_epoch': start_ns},
+            'duration': {'nanoseconds': end_ns - start_ns},
+            'message_count': sum(self.counts.values()),
+        }
+        rows = [
+            {
+                'topic_metadata': {
+                    'name': topic.name,
+                    'type': topic.definition.type_name,
+                    'serialization_format': 'cdr',
+                    'offered_qos_profiles': [dict(profile) for profile in topic.offered_qos],
+                    'type_description_hash': topic.definition.type_hash,
+                },
+                'message_count': self.counts[topic.name],
+            }
+            for topic in self._topics.values()
+            if self.counts[topic.name]
+        ]
+        return {
+            'version': 9,
+            'storage_identifier': 'mcap',
+            **extent,
+            'topics_with_message_count': rows,
+            'compression_format': '',
+            'compression_mode': '',
+            'relative_file_paths': [name],
+            'files': [{'path': name, **extent}],
+            'custom_data': None if stopped is None else {'stopped': stopped},
+            'ros_distro': 'jazzy',
+        }
 
 
 class Recording:
@@ -264,8 +293,7 @@ class LogClock:
         wall_ns: Callable[[], int] = time.time_ns,
         steady_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._wall_ns = wall_ns
-        self._steady_ns = steady_ns
+        self._wall_ns, self._steady_ns = wall_ns, steady_ns
         self._offset_ns = wall_ns() - steady_ns()
         self._latest_ns = 0
 
@@ -277,55 +305,6 @@ class LogClock:
         now_ns = self._steady_ns() + self._offset_ns
         self._latest_ns = max(self._latest_ns, now_ns - waited_ns)
         return self._latest_ns
-
-
-def bag_information(
-    file_name: str,
-    topics: Iterable[BagTopic],
-    counts: Mapping[str, int],
-    span_ns: tuple[int, int],
-    stopped: str | None = None,
-) -> dict[str, Any]:
-    """Return what rosbag2 keeps of a bag.
-
-    Args:
-        file_name: The MCAP file, in the folder of the bag.
-        topics: The topics that have messages.
-        counts: Messages per name of a topic.
-        span_ns: The first and the last log time.
-        stopped: Why the recording ended before its time, kept under custom_data.
-    """
-    start_ns, end_ns = span_ns
-    extent = {
-        'starting_time': {'nanoseconds_since_epoch': start_ns},
-        'duration': {'nanoseconds': end_ns - start_ns},
-        'message_count': sum(counts.values()),
-    }
-    rows = [
-        {
-            'topic_metadata': {
-                'name': topic.name,
-                'type': topic.definition.type_name,
-                'serialization_format': 'cdr',
-                'offered_qos_profiles': [dict(profile) for profile in topic.offered_qos],
-                'type_description_hash': topic.definition.type_hash,
-            },
-            'message_count': counts[topic.name],
-        }
-        for topic in topics
-    ]
-    return {
-        'version': 9,
-        'storage_identifier': 'mcap',
-        **extent,
-        'topics_with_message_count': rows,
-        'compression_format': '',
-        'compression_mode': '',
-        'relative_file_paths': [file_name],
-        'files': [{'path': file_name, **extent}],
-        'custom_data': None if stopped is None else {'stopped': stopped},
-        'ros_distro': 'jazzy',
-    }
 
 
 def qos_in_words(profile: Any) -> dict[str, Any]:

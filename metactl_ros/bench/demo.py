@@ -52,8 +52,8 @@ def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float) -> N
     summary = summarise(settings, logs) | {'seed': seed, 'payload_kg': payload_kg}
     summary['caveats'] = caveats(logs)
     write_json(folder / 'summary.json', summary | provenance(settings))
-    tau_z = settings.plant.task.tau_z_s
-    title = f'over ROS in real time, payload {payload_kg:g} kg, tau_z {tau_z:g} s'
+    title = f'over ROS in real time, payload {payload_kg:g} kg, tau_z '
+    title += f'{settings.plant.task.tau_z_s:g} s'
     tracks = {label: track_of(log) for label, log in logs.items()}
     draw_tracking(title, tracks).savefig(folder / 'demo.png', dpi=110)
     console.print(table_of(summary, duration_s))
@@ -63,11 +63,7 @@ def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float) -> N
 
 
 def follow(setup: Setup, label: str, duration_s: float) -> None:
-    """Run one controller for a while, under a status line.
-
-    Raises:
-        DemoError: If a process ends before that.
-    """
+    """Run one controller for a while, under a status line; DemoError if a process ends before."""
     # Imported here, in the environment of the demo: rclpy reads it once.
     from metactl_ros.ros.monitor import StatusLine, watch
 
@@ -107,12 +103,11 @@ def caveats(logs: dict[str, TickLog]) -> list[str]:
     """Return what a reader must know if a controller was not driving all the time."""
     found = []
     for label, log in logs.items():
-        modes, late_ms = log.shield['mode'], log.shield['late_ms']
-        share = float(np.mean(modes >= Mode.BLIND))
-        if share > 0.0:
+        if share := float(np.mean(log.shield['mode'] >= Mode.BLIND)):
+            late_ms = log.shield['late_ms'].max()
             found.append(
                 f'{label}: {100.0 * share:.1f} % of the ticks BLIND or FAULT, ticks up to '
-                f'{late_ms.max():.0f} ms late: processes of this machine stood still. The error '
+                f'{late_ms:.0f} ms late: processes of this machine stood still. The error '
                 'is not that of an arm that was driven; run it again when it has time.'
             )
     return found

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
 
-from metactl_ros.bag.cdr import read_joint_state
 from metactl_ros.bag.reader import read_messages
 from metactl_ros.bag.tick_log import read_ticks, TickLog
+from metactl_ros.bag.topics import read_joint_state
 from metactl_ros.control.modes import Mode
 from metactl_ros.metrics import percentiles
 from metactl_ros.processes import commands, running, Setup
@@ -66,9 +66,9 @@ class LatencyProbe:
         self._priority, self._period_ns = priority, period_ns
         self._late: list[tuple[int, int]] = []
         self._must_stop = False
-        cores = sorted(os.sched_getaffinity(0))
         self._threads = [
-            threading.Thread(target=self._run, args=(core,), daemon=True) for core in cores
+            threading.Thread(target=self._run, args=(core,), daemon=True)
+            for core in sorted(os.sched_getaffinity(0))
         ]
 
     def __enter__(self) -> 'LatencyProbe':
@@ -110,15 +110,6 @@ class Silences(NamedTuple):
     num_not_driving: int
     """Silences while the controller did not drive: it was blind already, or had faulted."""
 
-    def and_then(self, more: 'Silences') -> 'Silences':
-        """Return these and those of another round."""
-        return Silences(
-            self.ages_ms + more.ages_ms,
-            self.stalled_ms + more.stalled_ms,
-            self.num_missed + more.num_missed,
-            self.num_not_driving + more.num_not_driving,
-        )
-
 
 class PublishedStates(NamedTuple):
     """Joint states of a recording, by their stamps; shape (N,)."""
@@ -153,7 +144,12 @@ def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
     for turn in _turns(MAX_ROUNDS, 'silences'):
         recorded = replace(setup, record=folder / f'blind_{turn}')
         more = one_round(recorded, min(number, SILENCES_PER_ROUND), seed=turn)
-        found = found.and_then(more)
+        found = Silences(
+            found.ages_ms + more.ages_ms,
+            found.stalled_ms + more.stalled_ms,
+            found.num_missed + more.num_missed,
+            found.num_not_driving + more.num_not_driving,
+        )
         if len(found.ages_ms) >= number:
             break
     return {
@@ -196,13 +192,9 @@ def published_states(folder: Path) -> PublishedStates:
 def classify(
     log: TickLog, states: PublishedStates, stops_ns: list[int], stalls_ns: Array
 ) -> Silences:
-    """Return how a controller took each silence.
+    """Return how a controller took each silence of a robot, from `stops_ns` on.
 
-    Args:
-        log: Its ticks.
-        states: What the robot published.
-        stops_ns: When the robot fell silent.
-        stalls_ns: When the machine itself was found to have stood still.
+    At `stalls_ns` the machine itself was found to have stood still.
     """
     mode, period_ns = log.shield['mode'], period_ns_of(load_settings().controller.law.rate_hz)
     onsets = np.flatnonzero((mode[1:] == Mode.BLIND) & (mode[:-1] != Mode.BLIND)) + 1
@@ -347,13 +339,8 @@ def largest_effort_step(found: Timeline, started: list[float]) -> float:
 
 def _delays_ms(log: tuple[Array, Array], since_s: list[float], value: object) -> Array:
     """Return how long after each moment a value came up, ms; infinite if it never did."""
-    times, values = log
-    return np.array(
-        [
-            1e3 * (times[(times >= at) & (values == value)].min(initial=np.inf) - at)
-            for at in since_s
-        ]
-    )
+    times = log[0][log[1] == value]
+    return np.array([1e3 * (times[times >= at].min(initial=np.inf) - at) for at in since_s])
 
 
 def _summary(values: Array) -> dict[str, float]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from metactl_ros.bag.tick_log import TickLog
 from metactl_ros.control.modes import Mode
 from metactl_ros.metrics import tracking_rmse
-from metactl_ros.replay.figures import BLUE, MODE_COLOURS, ORANGE
+from metactl_ros.replay.page import BLUE, MODE_COLOURS, ORANGE
 from metactl_ros.signals import Array
 
 RUN_COLOURS = (BLUE, ORANGE)
@@ -38,13 +38,9 @@ SHADES: dict[Mode, ColorType] = {mode: _shade_of(mode) for mode in Mode}
 
 
 def mode_spans(time_s: Array, modes: NDArray[Any]) -> list[tuple[Mode, float, float]]:
-    """Return each mode in turn, and when it began and ended, s.
+    """Return each mode in turn, and when it began and ended, s, from those of ticks, shapes (T,).
 
     The mode of a tick lasts until the next tick, that of the last one for a usual period.
-
-    Args:
-        time_s: Of the ticks, shape (T,), s.
-        modes: Their numbers, shape (T,).
     """
     period_s = float(np.median(np.diff(time_s))) if len(time_s) > 1 else 0.0
     begins = np.flatnonzero(np.diff(modes, prepend=-1))
@@ -59,14 +55,7 @@ def shade_modes(
     modes: NDArray[Any],
     colours: Mapping[Mode, ColorType] = SHADES,
 ) -> None:
-    """Colour the background by mode.
-
-    Args:
-        axes: Over time, s.
-        time_s: Of the ticks, shape (T,), s.
-        modes: Their numbers, shape (T,).
-        colours: Of the modes.
-    """
+    """Colour the background of axes over time by the modes of ticks, shapes (T,)."""
     spans = mode_spans(time_s, modes)
     for axis in axes:
         for mode, begin_s, end_s in spans:
@@ -75,12 +64,7 @@ def shade_modes(
 
 
 def mode_legend(modes: NDArray[Any], colours: Mapping[Mode, ColorType] = SHADES) -> list[Patch]:
-    """Return what a legend says of the background: the modes that occur, the gravest last.
-
-    Args:
-        modes: The numbers of all that is shown.
-        colours: Of the modes.
-    """
+    """Return what a legend says of the background: the modes that occur, the gravest last."""
     return [
         Patch(facecolor=colours[mode], edgecolor='0.6', label=mode.name)
         for mode in Mode
@@ -114,11 +98,8 @@ def draw_tracking(title: str, tracks: Mapping[str, Track]) -> Figure:
     """Draw how an arm tracked in several runs: a column each, rows of position, error and effort.
 
     Every run is drawn against its own reference, which begins where the arm was found. Rows share
-    their scale, and the modes of a run are the background of its errors and efforts.
-
-    Args:
-        title: Above the picture.
-        tracks: Of runs of the same arm, by what to call them.
+    their scale, and the modes of a run are the background of its errors and efforts. All runs are
+    of the same arm.
     """
     num_joints = len(next(iter(tracks.values())).joint_names)
     figure = Figure(figsize=(10.0, 1.0 + 4.2 * num_joints), layout='constrained')

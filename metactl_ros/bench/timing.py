@@ -50,8 +50,8 @@ from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.processes import ProcessGroup, running, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 from metactl_ros.ros import parameters
-from metactl_ros.settings import load_settings, make_plant, PlantName, provenance, Settings
-from metactl_ros.signals import Array, ROUNDING_NM
+from metactl_ros.settings import load_settings, make_plant, provenance, Settings
+from metactl_ros.signals import ROUNDING_NM
 from metactl_ros.sim.rollout import run_episode
 
 USUAL_PRIORITY = parameters.defaults_of('controller_node.yaml')['realtime_priority']
@@ -163,15 +163,11 @@ def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
         with LatencyProbe(USUAL_PRIORITY) as probe:
             time.sleep(duration_s + START_S)
         memory = resident_mb(group['controller_node'].pid)
-    log = read_ticks(Path(setup.record))
-    reported = last_diagnostics(Path(setup.record))
-    is_driving = log.shield['state_is_fresh'] == 1.0
-    last = np.flatnonzero(is_driving)[-1]
+    log, reported = read_ticks(Path(setup.record)), last_diagnostics(Path(setup.record))
+    last = np.flatnonzero(log.shield['state_is_fresh'] == 1.0)[-1]
     first = np.searchsorted(log.time_s, log.time_s[last] - duration_s)  # however long it began
-    rows = slice(first, last + 1)
-    late, took = log.shield['late_ms'][rows], log.shield['inference_ms'][rows]
-    times = log.time_s[rows]
-    modes = log.shield['mode'][rows]
+    rows, times = slice(first, last + 1), log.time_s[first : last + 1]
+    late, took, modes = (log.shield[name][rows] for name in ('late_ms', 'inference_ms', 'mode'))
     missed_s = MISSED_PERIODS / load_settings().controller.law.rate_hz
     return {
         'duration_s': float(times[-1] - times[0]),
@@ -210,24 +206,20 @@ def tracking(settings: Settings, setup: Setup, policy: Path, log: TickLog) -> di
     """Return the RMSE over ROS, its first 5 s and all of it, and those in process, rad."""
     bundle = load_learned(policy, settings.arm, settings.controller)
     loop = ControlLoop(settings.arm, bundle.controller)
-    name: PlantName = 'rk4'
-    plant = make_plant(name, settings)
-    episode = setup.episode()
+    plant, episode = make_plant('rk4', settings), setup.episode()
     assert isinstance(episode.reference, Sinusoid)
     start, limits = episode.start, motion_limits(settings.arm)
     way = join(episode.reference, limits, 0.0, start.q_rad, start.qd_radps)  # as the node does
     inside = run_episode(plant, episode, bundle.policy, loop, len(log.time_s), way)
     first = settings.episode_steps
 
-    def rmse(desired: Array, measured: Array) -> float:
-        return float(tracking_rmse(desired, measured))
-
-    return {
-        'rmse_over_ros_5s': rmse(log.q_desired_rad[:first], log.q_rad[:first]),
-        'rmse_in_process_5s': rmse(inside.q_desired_rad[:first], inside.q_rad[:first]),
-        'rmse_over_ros': rmse(log.q_desired_rad, log.q_rad),
-        'rmse_in_process': rmse(inside.q_desired_rad[:-1], inside.q_rad[:-1]),
+    errors = {
+        'rmse_over_ros_5s': tracking_rmse(log.q_desired_rad[:first], log.q_rad[:first]),
+        'rmse_in_process_5s': tracking_rmse(inside.q_desired_rad[:first], inside.q_rad[:first]),
+        'rmse_over_ros': tracking_rmse(log.q_desired_rad, log.q_rad),
+        'rmse_in_process': tracking_rmse(inside.q_desired_rad[:-1], inside.q_rad[:-1]),
     }
+    return {name: float(error) for name, error in errors.items()}
 
 
 def resident_mb(pid: int) -> float:

@@ -101,7 +101,10 @@ def check_certificates(
         for what, off, allowed in found
         for tick in np.flatnonzero(~(off <= allowed))
     ]
-    return sorted(_not_twice(violations), key=lambda violation: violation.tick)
+    # Where the effort itself is wrong, it is not listed once more that it was not carried on.
+    wrong = {v.tick + 1 for v in violations if v.what in ('finite', 'effort')}
+    kept = [v for v in violations if v.what != 'effort before' or v.tick not in wrong]
+    return sorted(kept, key=lambda violation: violation.tick)
 
 
 def unverifiable_ticks(log: 'TickLog', controller: 'ControllerSettings') -> NDArray[np.bool_]:
@@ -109,23 +112,10 @@ def unverifiable_ticks(log: 'TickLog', controller: 'ControllerSettings') -> NDAr
     return _unverifiable(_run_of(log, controller))
 
 
-def _not_twice(violations: list[Violation]) -> list[Violation]:
-    """Leave out that an effort was not carried on, where the effort itself is what is wrong."""
-    wrong = {v.tick + 1 for v in violations if v.what in ('finite', 'effort')}
-    return [v for v in violations if v.what != 'effort before' or v.tick not in wrong]
-
-
 def _num_not_finite(log: 'TickLog') -> Array:
     arrays = (
-        log.q_rad,
-        log.qd_radps,
-        log.q_desired_rad,
-        log.qd_desired_radps,
-        log.qdd_desired_radps2,
-        log.effort_nm,
-        log.effort_before_nm,
-        log.wanted_nm,
-        log.gains,
+        *(log.q_rad, log.qd_radps, log.q_desired_rad, log.qd_desired_radps),
+        *(log.qdd_desired_radps2, log.effort_nm, log.effort_before_nm, log.wanted_nm, log.gains),
         np.stack([*log.shield.values()], axis=1),
     )
     return np.asarray(sum(np.sum(~np.isfinite(array), axis=1) for array in arrays), np.float64)
@@ -226,11 +216,9 @@ def _gain_ranges(controller: 'ControllerSettings', num_joints: int) -> tuple[Arr
     ends = [box.kd_per_s, box.lambda_per_s]
     nominal = [law.nominal_kd_per_s, law.nominal_lambda_per_s]
     if box.kp_per_s2 is not None:
-        ends.append(box.kp_per_s2)
-        nominal.append(0.0)
-    for entry in box.feed_forward:
-        ends.append(entry.ends)
-        nominal.append(float(entry.column == 'estimate'))
+        ends, nominal = [*ends, box.kp_per_s2], [*nominal, 0.0]
+    ends += [entry.ends for entry in box.feed_forward]
+    nominal += [float(entry.column == 'estimate') for entry in box.feed_forward]
     low, high = np.concatenate([np.broadcast_to(x, (num_joints, 2)) for x in ends]).T
     return low, high, np.hstack([np.broadcast_to(x, num_joints) for x in nominal])
 
@@ -268,8 +256,8 @@ def _is_reachable(q_rad: Array, arm: 'Arm') -> NDArray[np.bool_]:
 def _least_mode(log: 'TickLog', arm: 'Arm', knows_goal: NDArray[np.bool_]) -> Array:
     """Return the mildest mode that the inputs of each tick allow, shape (T,)."""
     shield = log.shield
-    is_within = _is_reachable(log.q_rad, arm)
-    is_within &= (np.abs(log.qd_radps) <= arm.limits.velocity_radps).all(axis=1)
+    is_slow = (np.abs(log.qd_radps) <= arm.limits.velocity_radps).all(axis=1)
+    is_within = _is_reachable(log.q_rad, arm) & is_slow
     is_answered = np.isfinite(log.action).all(axis=1) & (shield['policy_is_on_time'] > 0.0)
     demands = [
         (is_answered, Mode.WARMUP),

@@ -31,7 +31,7 @@ The slack is for the listener: on a busy machine messages reach it later than th
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,23 +82,21 @@ class Guarantee(NamedTuple):
 def check_commands(
     commands: Commands, states: States, guarantee: Guarantee, restarts_ns: Sequence[int] = ()
 ) -> list[Violation]:
-    """Return every command that was not allowed, in order; `tick` is its number.
+    """Return every command of a controller that was not allowed, in order; `tick` is its number.
 
-    Args:
-        commands: All of one controller's.
-        states: All that reached it; leave out those that it had to refuse.
-        guarantee: What must hold.
-        restarts_ns: When a new controller was started, on the clock of the commands.
+    The states are all that reached it, without those that it had to refuse. At `restarts_ns`, on
+    the clock of the commands, a new controller was started.
     """
     if len(commands.received_ns) == 0:
         return []
-    states = _some_states(states, np.isfinite(states.q_rad).all(axis=1))
+    is_state = np.isfinite(states.q_rad).all(axis=1)
+    states = States._make(column[is_state] for column in states)
     is_number = np.isfinite(commands.effort_nm)
     known = np.flatnonzero(is_number.all(axis=1))  # without numbers it is no start for the next
-    sound = Commands(
-        commands.stamp_ns[known], commands.received_ns[known], commands.effort_nm[known]
-    )
-    is_first = _is_first(sound.received_ns, restarts_ns)
+    sound = Commands._make(column[known] for column in commands)
+    # Which are the first of a controller that was started anew.
+    places = np.searchsorted(sound.received_ns, np.asarray(restarts_ns, dtype=np.int64))
+    is_first = np.isin(np.arange(len(known)), places)
     largest = np.array(guarantee.arm.limits.effort_nm)
     everything = np.arange(len(is_number))
     found = [
@@ -117,10 +115,6 @@ def blind_share(commands: Commands, states: States, guarantee: Guarantee) -> flo
     return float(np.mean(is_blind)) if len(is_blind) else 0.0
 
 
-def _some_states(states: States, rows: Any) -> States:
-    return States(states.received_ns[rows], states.q_rad[rows], states.effort_nm[rows])
-
-
 def _beyond(
     what: str, numbers: NDArray[np.int64], found: Array, allowed: Array
 ) -> Iterator[Violation]:
@@ -130,14 +124,6 @@ def _beyond(
         joint = int(np.argmax(excess[row]))
         most = float(np.broadcast_to(allowed, found.shape)[row, joint])
         yield Violation(int(numbers[row]), 0.0, what, float(found[row, joint]), most)
-
-
-def _is_first(received_ns: NDArray[np.int64], restarts_ns: Sequence[int]) -> NDArray[np.bool_]:
-    """Return which commands are the first of a controller that was started anew."""
-    is_first = np.zeros(len(received_ns), dtype=bool)
-    places = np.searchsorted(received_ns, np.asarray(restarts_ns, dtype=np.int64))
-    is_first[places[places < len(received_ns)]] = True
-    return is_first
 
 
 def _since_s(received_ns: NDArray[np.int64]) -> Array:
@@ -159,10 +145,9 @@ def _steps(
     slack_ns = round(guarantee.slack_s * NANOSECONDS_PER_SECOND)
     for number in np.flatnonzero(is_first).tolist():
         span_ns = received[max(number - 1, 0)] - slack_ns, received[number] + slack_ns
-        begin, end = np.searchsorted(states.received_ns, span_ns)
-        taken[number] = _from_a_start(
-            effort[number], _some_states(states, slice(begin, end)), guarantee
-        )
+        rows = slice(*np.searchsorted(states.received_ns, span_ns))
+        near = States._make(column[rows] for column in states)
+        taken[number] = _from_a_start(effort[number], near, guarantee)
         allowed[number] = guarantee.period_s * rate
     return taken, allowed
 
@@ -212,10 +197,11 @@ def _strays(
         ramp_s = guarantee.blind_ramp_s
         share = np.clip(1.0 - blind_s / ramp_s, 0.0, 1.0) if ramp_s else 1.0 * (blind_s <= 0.0)
         share = np.asarray(share)[:, np.newaxis]
+        ends = np.vstack([gravity, before])
         most = np.maximum(share * gravity.max(axis=0), 0.0)
-        most = np.maximum(most, np.vstack([gravity, before]).max(axis=0) - rate * had_s)
+        most = np.maximum(most, ends.max(axis=0) - rate * had_s)
         least = np.minimum(share * gravity.min(axis=0), 0.0)
-        least = np.minimum(least, np.vstack([gravity, before]).min(axis=0) + rate * had_s)
+        least = np.minimum(least, ends.min(axis=0) + rate * had_s)
         allowed[rows] = np.where(effort[rows] > 0.0, most, -least)
     return found, allowed
 

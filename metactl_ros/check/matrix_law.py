@@ -80,8 +80,7 @@ class Chain:
 
     def mass_matrix(self, q_rad: Array) -> Array:
         """Return M, shape (T, n, n), kg m^2."""
-        between = self._between(q_rad)
-        absolute = self._coupling * np.cos(between) + self._spin
+        absolute = self._coupling * np.cos(self._between(q_rad)) + self._spin
         return np.asarray(self._turn.T @ absolute @ self._turn)
 
     def gravity_nm(self, q_rad: Array) -> Array:
@@ -103,9 +102,8 @@ class MatrixLaw:
     """The computed-torque law and its Lyapunov condition, for all ticks at once."""
 
     def __init__(self, arm: 'Arm', controller: 'ControllerSettings') -> None:
-        columns = [entry.column for entry in controller.gain_box.feed_forward]
         self.chain = Chain(arm)
-        self._columns = columns
+        self._columns = [entry.column for entry in controller.gain_box.feed_forward]
         self._has_kp = controller.gain_box.kp_per_s2 is not None
         self._law, self._lyapunov = controller.law, controller.lyapunov
         self._p = np.array(controller.lyapunov.p_matrix)
@@ -162,7 +160,10 @@ class MatrixLaw:
         constant = np.einsum('ti,ti->t', gradient.value, drift)
         constant += level * (value.value - self._target_level)
         constant += margin * np.abs(w.value).sum(axis=1)
-        lacks = self._lacks(motion)
+        # What the model may lack at each tick, N m: corners of a box, (T, corners, n).
+        lacks = np.zeros((len(e), 1, self._n))
+        if motion.estimate_nm is not None and 'estimate' in self._columns:
+            lacks = motion.estimate_nm[:, np.newaxis, :] + self._corners
         constant += np.einsum('tj,tcj->tc', pull.value, lacks).max(axis=1)
         size = np.einsum('ti,ti->t', gradient.size, np.abs(drift))
         size += level * (value.size + self._target_level) + margin * w.size.sum(axis=1)
@@ -176,8 +177,7 @@ class MatrixLaw:
 
     def holding(self, motion: Motion, theta: Array) -> Array:
         """Return the effort of the law if it commanded no acceleration, shape (T, n), N m."""
-        _, eta = self._parts(theta)
-        feed_forward = zip(eta, self._features(motion), strict=True)
+        feed_forward = zip(self._parts(theta)[1], self._features(motion), strict=True)
         rigid = self.chain.centrifugal_nm(motion.q_rad, motion.qd_radps)
         rigid = rigid + self.chain.gravity_nm(motion.q_rad)
         return np.asarray(rigid + sum(weight * column for weight, column in feed_forward))
@@ -208,12 +208,6 @@ class MatrixLaw:
         parts = np.split(theta, num_gains + len(self._columns), axis=1)
         return parts[:num_gains], parts[num_gains:]
 
-    def _lacks(self, motion: Motion) -> Array:
-        """Return what the model may lack at each tick, N m: corners of a box, (T, corners, n)."""
-        if motion.estimate_nm is None or 'estimate' not in self._columns:
-            return np.zeros((len(motion.q_rad), 1, self._n))
-        return np.asarray(motion.estimate_nm[:, np.newaxis, :] + self._corners)
-
     def _errors(self, motion: Motion) -> tuple[Array, Array, Array]:
         e = motion.q_desired_rad - motion.q_rad
         e_dot = motion.qd_desired_radps - motion.qd_radps
@@ -224,8 +218,7 @@ class MatrixLaw:
         known = {'bias': np.ones_like(coulomb), 'coulomb': coulomb}
         if motion.estimate_nm is not None:
             known['estimate'] = motion.estimate_nm
-        missing = [column for column in self._columns if column not in known]
-        if missing:
+        if missing := [column for column in self._columns if column not in known]:
             raise ConfigError(
                 f'gain_box.feed_forward: has the column {missing[0]!r}, but ~/shield lacks '
                 'estimate.JOINT; record again, or give the controller that was recorded.'

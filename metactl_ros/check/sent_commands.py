@@ -105,18 +105,6 @@ class _Topic(NamedTuple):
     """Which of the expected commands each message answers; -1 for none, shape (N,)."""
 
 
-class _TopicCheck(NamedTuple):
-    """What was found on a command topic."""
-
-    kinds: list[str]
-    """Of each message: compared, or one of KINDS."""
-    counts: dict[str, int]
-    """`recorded` messages, those `compared` with a tick, and all KINDS."""
-    violations: list[Violation]
-    problems: tuple[str, ...]
-    """Why not all commands are known."""
-
-
 def check_sent(log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings') -> SentCheck:
     """Return what is wrong with the commands of a log, and how many of them were compared."""
     topics = {STAMPED: log.stamped, FORWARD: log.forward}
@@ -131,8 +119,8 @@ def check_sent(log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings') -> 
     answers = np.full(len(log.stamped.names), -1, dtype=np.int64)
     has_command = log.command_row >= 0
     answers[log.command_row[has_command]] = every_tick[has_command]
-    stamped = _judge_topic(log, _Topic(STAMPED, log.stamped, expected, answers), limits)
-    is_tolerated = np.array([kind in TOLERATED for kind in stamped.kinds], dtype=bool)
+    kinds, stamped = _judge_topic(log, _Topic(STAMPED, log.stamped, expected, answers), limits)
+    is_tolerated = np.array([kind in TOLERATED for kind in kinds], dtype=bool)
     expected = _with_tolerated(log, expected, answers, is_tolerated)
     answers = align(
         [row.tobytes() for row in expected.effort_nm],
@@ -140,13 +128,20 @@ def check_sent(log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings') -> 
         [row.tobytes() if np.isfinite(row).all() else b'' for row in log.forward.effort_nm],
         log.forward.publish_time_ns,
     )
-    forward = _judge_topic(log, _Topic(FORWARD, log.forward, expected, answers), limits)
+    _, forward = _judge_topic(log, _Topic(FORWARD, log.forward, expected, answers), limits)
+    stamped.counts[STAMPED]['replaced'] = int(was_replaced.sum())
+    # Ticks that went on from a replaced effort as if that had been sent.
+    after = np.zeros_like(was_replaced)
+    after[1:] = was_replaced[:-1] & (log.command_row[1:] >= 0)
+    what = f'{STAMPED}: beyond its rate after a replaced one'
+    leaps = [
+        Violation(int(k), float(log.time_s[k]), what, 1.0, 0.0)
+        for k in np.flatnonzero(after & ~_are_allowed(log, limits)[1])
+    ]
+    violations = [*stamped.violations, *forward.violations, *leaps]
     return SentCheck(
-        {STAMPED: stamped.counts | {'replaced': int(was_replaced.sum())}, FORWARD: forward.counts},
-        sorted(
-            [*stamped.violations, *forward.violations, *_leaps(log, was_replaced, limits)],
-            key=lambda found: found.tick,
-        ),
+        stamped.counts | forward.counts,
+        sorted(violations, key=lambda found: found.tick),
         (*stamped.problems, *forward.problems),
     )
 
@@ -178,15 +173,6 @@ def _are_allowed(log: 'TickLog', limits: _Limits) -> tuple[NDArray[np.bool_], ND
     return np.asarray(decided.all(axis=1)), np.asarray(sent.all(axis=1))
 
 
-def _leaps(log: 'TickLog', was_replaced: NDArray[np.bool_], limits: _Limits) -> list[Violation]:
-    """Return the ticks that went on from a replaced effort as if that had been sent."""
-    after = np.zeros_like(was_replaced)
-    after[1:] = was_replaced[:-1] & (log.command_row[1:] >= 0)
-    leaps = np.flatnonzero(after & ~_are_allowed(log, limits)[1])
-    what = f'{STAMPED}: beyond its rate after a replaced one'
-    return [Violation(int(k), float(log.time_s[k]), what, 1.0, 0.0) for k in leaps]
-
-
 def _limits(arm: 'Arm', controller: 'ControllerSettings') -> _Limits:
     effort, rate = np.array(arm.limits.effort_nm), np.array(arm.limits.effort_rate_nmps)
     period_s = period_ns_of(controller.law.rate_hz) / NANOSECONDS_PER_SECOND
@@ -201,12 +187,10 @@ def _with_tolerated(
     is_tolerated: NDArray[np.bool_],
 ) -> _Expected:
     """Return the commands of every tick and, where they came, those that need none."""
-    stamped = log.stamped
+    stamped, rows = log.stamped, np.flatnonzero(is_tolerated)
     # A tick is published after its commands; they came after the tick before was published.
     publish_ns = np.concatenate([[0], log.publish_time_ns[:-1]])
-    rows = np.flatnonzero(is_tolerated)
-    after_tick = _ticks_before(log, answers)[rows]
-    ticks = np.concatenate([of_ticks.tick, after_tick])
+    ticks = np.concatenate([of_ticks.tick, _ticks_before(log, answers)[rows]])
     order = np.argsort(ticks, kind='stable')
     return _Expected(
         np.concatenate([of_ticks.effort_nm, stamped.effort_nm[rows]])[order],
@@ -229,8 +213,11 @@ def _ticks_before(log: 'TickLog', answers: NDArray[np.int64]) -> NDArray[np.int6
     return np.clip(published, earliest, np.maximum(latest, earliest))
 
 
-def _judge_topic(log: 'TickLog', topic: _Topic, limits: _Limits) -> _TopicCheck:
-    """Return what was found on a topic; the limits are for messages that answer none."""
+def _judge_topic(log: 'TickLog', topic: _Topic, limits: _Limits) -> tuple[list[str], SentCheck]:
+    """Return what each message of a topic is, compared or one of KINDS, and what was found.
+
+    The limits are for messages that answer none.
+    """
     name, commands, expected, answers = topic
     kinds = _kinds_of_messages(log, topic, limits)
     is_own = np.array([kind != 'foreign' for kind in kinds], dtype=bool)
@@ -261,7 +248,7 @@ def _judge_topic(log: 'TickLog', topic: _Topic, limits: _Limits) -> _TopicCheck:
         for tick, what, found in bad
     ]
     all_counts = {'recorded': len(kinds), **{kind: counts[kind] for kind in ('compared', *KINDS)}}
-    return _TopicCheck(kinds, all_counts, violations, tuple(problems))
+    return kinds, SentCheck({name: all_counts}, violations, tuple(problems))
 
 
 def _wrong_pairs(topic: _Topic) -> list[tuple[int, str, float]]:

@@ -31,9 +31,15 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from metactl_ros.config import require_not_negative, require_positive
+from metactl_ros.config import (
+    for_joints,
+    joint_array,
+    PerJoint,
+    require_joints,
+    require_not_negative,
+    require_positive,
+)
 from metactl_ros.dynamics.rigid_body import Posture
-from metactl_ros.per_joint import for_joints, joint_array, PerJoint, require_joints
 from metactl_ros.signals import Array, each_arm, Flags, is_all, where_arms
 
 FeedForward: TypeAlias = Literal['bias', 'coulomb', 'estimate']

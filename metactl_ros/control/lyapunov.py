@@ -34,11 +34,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metactl_ros.config import LATER, require_not_negative, require_positive
+from metactl_ros.config import for_joints, LATER, PerJoint, require_not_negative, require_positive
 from metactl_ros.control.law import Features, LawSettings, TrackingError
 from metactl_ros.dynamics.rigid_body import Posture
 from metactl_ros.errors import ConfigError
-from metactl_ros.per_joint import for_joints, PerJoint
 from metactl_ros.signals import Array, dot
 
 

@@ -4,7 +4,7 @@
 
 from dataclasses import dataclass
 
-from metactl_ros.config import require_length
+from metactl_ros.config import require_joints, require_length
 from metactl_ros.control.estimators.bank_estimation import token_size
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
@@ -14,7 +14,6 @@ from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.modes import ModeSettings
 from metactl_ros.control.window import ContextSettings
 from metactl_ros.errors import ConfigError
-from metactl_ros.per_joint import require_joints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

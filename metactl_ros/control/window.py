@@ -19,8 +19,13 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from metactl_ros.config import require_length, require_not_negative, require_positive
-from metactl_ros.per_joint import for_joints, PerJoint
+from metactl_ros.config import (
+    for_joints,
+    PerJoint,
+    require_length,
+    require_not_negative,
+    require_positive,
+)
 from metactl_ros.signals import ArmState, Array, Reference, seconds
 
 Tokens: TypeAlias = Literal['raw', 'error_scaled', 'error_fine']

@@ -19,9 +19,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metactl_ros.config import require_not_negative, require_positive
+from metactl_ros.config import (
+    for_joints,
+    joint_array,
+    PerJoint,
+    require_joints,
+    require_not_negative,
+    require_positive,
+)
 from metactl_ros.errors import ConfigError
-from metactl_ros.per_joint import for_joints, joint_array, PerJoint, require_joints
 from metactl_ros.signals import Array
 
 

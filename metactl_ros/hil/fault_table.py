@@ -23,8 +23,8 @@ import numpy as np
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.errors import MetactlError
 from metactl_ros.files import write_json
-from metactl_ros.hil.judge import early_error, longest_stall_s
-from metactl_ros.hil.run import run_once
+from metactl_ros.hil.judge import early_error
+from metactl_ros.hil.run import longest_stall_s, run_once
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import chosen_scenarios, load_scenario
 from metactl_ros.settings import load_settings, provenance
@@ -41,14 +41,17 @@ GUARDED = (
     *('flood_parameters', 'flood_trajectories', 'flood_clear_context', 'latency'),
 )
 """The scenarios in which not the commands are at stake but the arm."""
+SIZES = {'speed_radps': 1, 'error_rad': 2, 'effort_nm': 0, 'gap_s': 2}
+"""Digits behind the point."""
 
 
 def measure(log: RunLog) -> dict[str, Any]:
     """Return what a fault did, from when it came to the end of the run."""
     begin_s = log.first_fault_s
-    ticks = (log.tick_s >= begin_s) & (log.tick_s <= log.end_s)
-    steps = (log.step_s >= begin_s) & (log.step_s <= log.end_s)
-    commands = (log.command_s >= begin_s) & (log.command_s <= log.end_s)
+    ticks, steps, commands = (
+        (times_s >= begin_s) & (times_s <= log.end_s)
+        for times_s in (log.tick_s, log.step_s, log.command_s)
+    )
     gaps_s = np.diff(log.command_s)  # the first of them may begin before the fault
     modes = log.mode[ticks]
     left = np.flatnonzero(modes != Mode.NOMINAL)
@@ -86,8 +89,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
     """Run a scenario until a run says something of its fault; return what is kept of it."""
     (file,) = chosen_scenarios([name])
     scenario = load_scenario(file)
-    stalls_s: list[float] = []
-    is_meant = False
+    stalls_s, is_meant = list[float](), False
     while not is_meant and len(stalls_s) < ATTEMPTS:
         log, verdicts = run_once(file, scenario, folder)
         stalls_s.append(round(longest_stall_s(log), 4))
@@ -114,31 +116,18 @@ def comparison(
         f'|---|{2 * (1 + len(SIZES)) * "---|"}',
         f'| |{(1 + len(SIZES)) * " before | now |"}',
     ]
+    keys = ('left_nominal_s', *(f'largest_{what}' for what in SIZES))
     for name, row in (then | now).items():
-        pairs = (then.get(name), now.get(name))
-        cells = [
-            _cell(one, key)
-            for key in ('left_nominal_s', *(f'largest_{what}' for what in SIZES))
-            for one in pairs
-        ]
+        cells = [_cell(rows.get(name), key) for key in keys for rows in (then, now)]
         lines.append(f'| {" | ".join((row["title"], *cells))} |')
     return lines
 
 
-SIZES = {'speed_radps': 1, 'error_rad': 2, 'effort_nm': 0, 'gap_s': 2}
-"""Digits behind the point."""
-
-
 def _cell(row: Mapping[str, Any] | None, key: str) -> str:
-    if row is None:
-        return '-'
-    value = row[key]
-    if key == 'left_nominal_s':
-        return 'never' if value is None else f'{value:.2f}'
-    if value is None:
-        return '-'
-    digits = SIZES[key.removeprefix('largest_')]
-    entries = value if isinstance(value, list) else [value]
+    if row is None or row[key] is None:
+        return '-' if row is None or key != 'left_nominal_s' else 'never'
+    digits = SIZES.get(key.removeprefix('largest_'), 2)
+    entries = row[key] if isinstance(row[key], list) else [row[key]]
     return ', '.join(f'{entry:.{digits}f}' for entry in entries)
 
 

@@ -10,7 +10,8 @@ what takes long, and prints `ready`. The end of the input, SIGTERM and SIGINT en
 intrusion that is not on has neither publisher nor client, so that nothing shows the intruder.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 import signal
 import sys
@@ -90,7 +91,7 @@ class Intruder:
 
     def close(self) -> None:
         """End everything."""
-        for kind in list(self._running):
+        for kind in [*self._running]:
             self.end(kind)
 
     def _on_truth(self, message: JointState) -> None:
@@ -116,8 +117,7 @@ class Intruder:
 
     def _publish_states(self, position: Callable[[], Array]) -> Intrusion:
         """Publish joint states; velocities are the differences of positions."""
-        publisher = self._node.create_publisher(JointState, 'joint_states', 5)
-        try:
+        with self._publisher(JointState, 'joint_states', 5) as publisher:
             before, before_ns = position(), time.time_ns()
             while True:
                 yield
@@ -126,22 +126,15 @@ class Intruder:
                 fields = {'position': now, 'velocity': (now - before) / passed_s}
                 publisher.publish(joint_state(now_ns, self._arm.joint_names, **fields))
                 before, before_ns = now, now_ns
-        finally:
-            self._node.destroy_publisher(publisher)
 
     def _second_commands(self, share: float) -> Intrusion:
         names, effort = self._arm.joint_names, share * np.array(self._arm.limits.effort_nm)
-        create, destroy = self._node.create_publisher, self._node.destroy_publisher
-        stamped = create(JointState, STAMPED, RELIABLE)
-        forward = create(Float64MultiArray, FORWARD, RELIABLE)
-        try:
+        of_forward = self._publisher(Float64MultiArray, FORWARD)
+        with self._publisher(JointState, STAMPED) as stamped, of_forward as forward:
             while True:
                 stamped.publish(joint_state(time.time_ns(), names, effort=effort))
                 forward.publish(forward_command(names, effort))
                 yield
-        finally:
-            destroy(stamped)
-            destroy(forward)
 
     def _flood_parameters(self, number: float) -> Intrusion:
         """Ask for parameters by very many names, one request after the other."""
@@ -221,10 +214,7 @@ class Intruder:
 
     def _send(self, message: JointTrajectory | bytes, every_s: float | None = None) -> Intrusion:
         """Publish a trajectory, or its bytes, to a subscriber; again every `every_s` if given."""
-        publisher = self._node.create_publisher(
-            JointTrajectory, 'controller/joint_trajectory', RELIABLE
-        )
-        try:
+        with self._publisher(JointTrajectory, 'controller/joint_trajectory') as publisher:
             while not publisher.get_subscription_count():
                 yield
             due_s = time.monotonic() + MATCHED_S
@@ -233,6 +223,13 @@ class Intruder:
                     publisher.publish(message)
                     due_s = np.inf if every_s is None else time.monotonic() + every_s
                 yield
+
+    @contextmanager
+    def _publisher(self, kind: Any, topic: str, qos: Any = RELIABLE) -> Iterator[Any]:
+        """Have a publisher only for as long as it is needed."""
+        publisher = self._node.create_publisher(kind, topic, qos)
+        try:
+            yield publisher
         finally:
             self._node.destroy_publisher(publisher)
 
@@ -243,11 +240,7 @@ _INTRUSIONS: dict[str, Callable[[Intruder, float], Intrusion]] = {
 
 
 def parse_intrusion(text: str) -> tuple[str, float]:
-    """Return kind and amount of `KIND` or `KIND=AMOUNT`.
-
-    Raises:
-        ConfigError: If there is no such kind, or the amount is no number.
-    """
+    """Return kind and amount of `KIND` or `KIND=AMOUNT`; refuse other kinds, and no numbers."""
     kind, _, amount = text.partition('=')
     if kind not in INTRUSIONS:
         raise ConfigError(f'intruder: expected one of {", ".join(INTRUSIONS)}, found {kind!r}.')

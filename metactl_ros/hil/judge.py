@@ -1,41 +1,42 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a run was as its scenario demands: verdicts with what was measured, as text and picture.
+"""Whether a run was as its scenario demands: verdicts, each with what was measured.
 
-There is one for each expectation. Besides, this is demanded of every run, from its first driven
-step on. Of the commands: each finite, within limits and rate, safe while no state came; one for
-each tick, named, and the same on both topics. Of the true arm: no joint faster or further than its
-limit and a margin, and where it should be until the first fault comes. Of the processes: none ends
-by itself.
+There is one for each expectation, which is a class with its check for each key in a file. Besides,
+this is demanded of every run, from its first driven step on. Of the commands: each finite, within
+limits and rate, safe while no state came; one for each tick, named, and the same on both topics.
+Of the true arm: no joint faster or further than its limit and a margin, and where it should be
+until the first fault comes. Of the processes: none ends by itself.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
-from xml.etree import ElementTree
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, TYPE_CHECKING, TypeAlias
 
-from matplotlib.figure import Figure
 import numpy as np
+from numpy.typing import NDArray
 
-from metactl_ros.bench.plots import mode_legend, shade_modes
 from metactl_ros.check.invariants import check_commands, Guarantee
-from metactl_ros.files import write_json
-from metactl_ros.hil.run_log import RunLog
-from metactl_ros.hil.scenario import PAUSING, Scenario
-from metactl_ros.replay.figures import MODE_COLOURS
+from metactl_ros.config import require_not_negative
+from metactl_ros.control.modes import Mode
+from metactl_ros.errors import ConfigError
 from metactl_ros.ros.parameters import defaults_of
 from metactl_ros.runtime.state_gate import LATE_NS
-from metactl_ros.settings import provenance, Settings
+from metactl_ros.settings import Settings
 from metactl_ros.signals import Array, period_ns_of, seconds
 
+if TYPE_CHECKING:
+    from metactl_ros.hil.run_log import RunLog
+    from metactl_ros.hil.scenario import Scenario
+
+ModeName: TypeAlias = Literal['NOMINAL', 'WARMUP', 'FALLBACK', 'STOP', 'BLIND', 'FAULT']
+Finding: TypeAlias = tuple[bool, str]
+"""Whether an expectation is met, and what was found."""
+SLACK = 1e-6
+"""By which rounding may miss a bound."""
+HOLDING_RADPS = 0.2
+"""A torque under which no joint is faster than this holds the arm."""
 LISTENER_SLACK_S = seconds(LATE_NS)
 """How much later than it was sent a state may reach the control thread, s: the gate sees to it."""
-STALL_S = 0.03
-"""A robot that pauses for longer than this, and was not made to, shows that the machine did."""
-RESTART_S = 3.0
-"""How long a process that was started again may take to be there."""
 EARLY_ERROR_RAD = 0.5
 """The true error until the first fault comes. Even fixed gains keep within 0.36 rad, with payloads
 of 0 to 1.5 kg and five seeds; the shipped policy keeps within 0.1 rad."""
@@ -47,8 +48,284 @@ SAFETY = {
 }
 """What is demanded of commands, by the name `check_commands` has for it."""
 
-MAX_LABELS = 40
-"""More faults than this are shaded without their names."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Expected:
+    """What expectations have in common: how they are written, and which times are refused."""
+
+    def __post_init__(self) -> None:
+        for name, value in self._given():
+            if name in _TIMES:
+                require_not_negative('Expectation', **{name: value})
+            elif value is False and name != 'braking':
+                raise ConfigError(f'Expectation.{name}: expected true, found false; leave it out.')
+
+    def __str__(self) -> str:
+        # The times last, though a base class declares them.
+        given = sorted(self._given(), key=lambda pair: pair[0] in _TIMES)
+        return ', '.join(f'{name} {[*x] if isinstance(x, tuple) else x}' for name, x in given)
+
+    def _check(self, log: 'RunLog') -> Finding:
+        """Return whether it is met, and what was found."""
+        raise NotImplementedError
+
+    def _given(self) -> list[tuple[str, Any]]:
+        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return [(name, value) for name, value in pairs if value is not None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reached(_Expected):
+    """Something comes about within `within_s` after `after_s`."""
+
+    after_s: float
+    within_s: float
+
+    def _reached(
+        self, log: 'RunLog', times_s: Array, is_so: NDArray[np.bool_], what: str
+    ) -> Finding:
+        after_s = log.when(self.after_s)
+        rows = np.flatnonzero((times_s >= after_s) & (times_s <= log.end_s) & is_so)
+        if not len(rows):
+            return False, f'{what} never came'
+        took_s = float(times_s[rows[0]]) - after_s
+        return took_s <= self.within_s, f'{what} after {took_s:.3f} s'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lasting(_Expected):
+    """Something holds from `from_s`, or the beginning, to `to_s`, or the end."""
+
+    from_s: float | None = None
+    to_s: float | None = None
+
+    def _ends_s(self, log: 'RunLog') -> tuple[float, float]:
+        begin_s = 0.0 if self.from_s is None else log.when(self.from_s)
+        return begin_s, log.end_s if self.to_s is None else log.when(self.to_s)
+
+    def _within(self, log: 'RunLog', times_s: Array) -> NDArray[np.bool_]:
+        """Return which times it is about, shape (T,)."""
+        begin_s, end_s = self._ends_s(log)
+        return np.asarray((times_s >= begin_s) & (times_s <= end_s))
+
+
+_TIMES = frozenset(field.name for base in (Reached, Lasting) for field in fields(base))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeReached(Reached):
+    """A mode is reached."""
+
+    mode: ModeName
+
+    def _check(self, log: 'RunLog') -> Finding:
+        return self._reached(log, log.tick_s, log.mode == Mode[self.mode], self.mode)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeInReached(Reached):
+    """One of several modes is reached."""
+
+    mode_in: tuple[ModeName, ...]
+
+    def _check(self, log: 'RunLog') -> Finding:
+        is_so = np.isin(log.mode, [Mode[name] for name in self.mode_in])
+        return self._reached(log, log.tick_s, is_so, ' or '.join(self.mode_in))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NominalLeft(Reached):
+    """Any mode but NOMINAL is reached."""
+
+    leaves_nominal: bool
+
+    def _check(self, log: 'RunLog') -> Finding:
+        is_so = log.mode != Mode.NOMINAL
+        return self._reached(log, log.tick_s, is_so, 'another mode than NOMINAL')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrakeSet(Reached):
+    """The robot brakes, or has released its brake."""
+
+    braking: bool
+
+    def _check(self, log: 'RunLog') -> Finding:
+        what = 'brake' if self.braking else 'release of the brake'
+        before = np.flatnonzero(log.braking_s < log.when(self.after_s))
+        if len(before) and log.is_braking[before[-1]] == self.braking:
+            return True, f'{what} before'
+        return self._reached(log, log.braking_s, log.is_braking == self.braking, what)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ZeroOrHolding(Reached):
+    """From then on every command is zero, or holds the arm, or the brake is on."""
+
+    zero_or_holding: bool
+
+    def _check(self, log: 'RunLog') -> Finding:
+        after_s = log.when(self.after_s)
+        begin_s = after_s + self.within_s
+        rows = np.flatnonzero((log.command_s >= begin_s) & (log.command_s <= log.end_s))
+        if not len(rows):
+            return False, 'no command after that'
+        times_s = log.command_s[rows]
+        step = np.maximum(np.searchsorted(log.step_s, times_s, side='right') - 1, 0)
+        is_held = (np.abs(log.true_qd_radps[step]) <= HOLDING_RADPS).all(axis=1)
+        change = np.searchsorted(log.braking_s, times_s, side='right') - 1
+        is_braked = (change >= 0) & log.is_braking[np.maximum(change, 0)]
+        is_zero = (np.abs(log.commands.effort_nm[rows]) <= SLACK).all(axis=1)
+        bad = np.flatnonzero(~(is_zero | is_held | is_braked))
+        if not len(bad):
+            return True, f'all {len(rows)} commands are'
+        largest = np.abs(log.commands.effort_nm[rows[bad]]).max(axis=0).round(1).tolist()
+        found = f'{len(bad)} of {len(rows)} commands move the arm, with up to {largest} N m, '
+        return False, found + f'the last {times_s[bad[-1]] - after_s:.3f} s after'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Never(Lasting):
+    """No tick is in a mode."""
+
+    never: ModeName
+
+    def _check(self, log: 'RunLog') -> Finding:
+        is_so = (log.mode == Mode[self.never]) & self._within(log, log.tick_s)
+        found = [f'{self.never} at {when_s:.3f} s' for when_s in log.tick_s[is_so][:1]]
+        return not found, found[0] if found else 'never'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Only(Lasting):
+    """No tick is in any other mode."""
+
+    only: tuple[ModeName, ...]
+
+    def _check(self, log: 'RunLog') -> Finding:
+        is_other = ~np.isin(log.mode, [Mode[name] for name in self.only])
+        rows = np.flatnonzero(is_other & self._within(log, log.tick_s))
+        found = [f'{Mode(int(log.mode[k])).name} at {log.tick_s[k]:.3f} s' for k in rows[:1]]
+        return not found, found[0] if found else 'no other'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorBelow(Lasting):
+    """The true tracking error is smaller, on every tick."""
+
+    error_below_rad: float
+
+    def _check(self, log: 'RunLog') -> Finding:
+        errors = log.error_rad[self._within(log, log.tick_s) & np.isfinite(log.error_rad)]
+        if not len(errors):
+            return False, 'no error is known in that time'
+        return bool(errors.max() < self.error_below_rad), f'{errors.max():.4f} rad'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeedBelow(Lasting):
+    """The true joints are slower; one entry: all of them."""
+
+    speed_below_radps: tuple[float, ...]
+
+    def _check(self, log: 'RunLog') -> Finding:
+        speeds = np.abs(log.true_qd_radps[self._within(log, log.step_s)])
+        if not len(speeds):
+            return False, 'the robot took no step in that time'
+        largest = speeds.max(axis=0)
+        is_below = bool((largest < self.speed_below_radps).all())
+        return is_below, f'{largest.round(3).tolist()} rad/s'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EffortBelow(Lasting):
+    """No command is larger; one entry: of no joint."""
+
+    effort_below_nm: tuple[float, ...]
+
+    def _check(self, log: 'RunLog') -> Finding:
+        efforts = np.abs(log.commands.effort_nm[self._within(log, log.command_s)])
+        if not len(efforts):
+            return False, 'no command in that time'
+        largest = efforts.max(axis=0)
+        is_below = bool((largest <= np.array(self.effort_below_nm) + SLACK).all())
+        return is_below, f'{largest.round(2).tolist()} N m'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateAbove(Lasting):
+    """Commands come more often, in the mean."""
+
+    rate_above_hz: float
+
+    def _check(self, log: 'RunLog') -> Finding:
+        begin_s, end_s = self._ends_s(log)
+        number = int(np.sum(self._within(log, log.command_s)))
+        rate_hz = number / max(end_s - begin_s, SLACK)
+        return rate_hz > self.rate_above_hz, f'{rate_hz:.1f} Hz'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GapBelow(Lasting):
+    """No two commands are further apart."""
+
+    gap_below_s: float
+
+    def _check(self, log: 'RunLog') -> Finding:
+        times_s = log.command_s[self._within(log, log.command_s)]
+        if not len(times_s):
+            return False, 'no command in that time'
+        _, end_s = self._ends_s(log)
+        gaps_s = np.diff(times_s, append=end_s)  # a controller that stops leaves a gap to the end
+        largest, when_s = float(gaps_s.max()), float(times_s[np.argmax(gaps_s)])
+        return largest < self.gap_below_s, f'{largest:.4f} s, at {when_s:.3f} s'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alone(Lasting):
+    """No other node sends commands."""
+
+    alone: bool
+
+    def _check(self, log: 'RunLog') -> Finding:
+        times_s = log.foreign_s[self._within(log, log.foreign_s)]
+        if not len(times_s):
+            return True, 'no command of others'
+        return False, f'{len(times_s)} commands of others, the first at {times_s.min():.3f} s'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InOrder(Lasting):
+    """No accepted state is older than the one before."""
+
+    in_order: bool
+
+    def _check(self, log: 'RunLog') -> Finding:
+        number = total = 0
+        for seen_s, stamp_ns in log.used_states:
+            meant = stamp_ns[self._within(log, seen_s)]
+            number, total = number + int(np.sum(np.diff(meant) < 0)), total + len(meant)
+        return not number, f'{number} steps back among {total} states'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certified(Lasting):
+    """The Lyapunov condition held on every tick in NOMINAL."""
+
+    certified: bool
+
+    def _check(self, log: 'RunLog') -> Finding:
+        excess = log.excess[self._within(log, log.tick_s) & (log.mode == Mode.NOMINAL)]
+        if not len(excess):
+            return False, 'no tick in NOMINAL'
+        number, largest = int(np.sum(excess > SLACK)), float(excess.max())
+        return not number, f'{number} violations, largest excess {largest:.3g}'
+
+
+_Comes: TypeAlias = ModeReached | ModeInReached | NominalLeft | BrakeSet | ZeroOrHolding
+_Lasts: TypeAlias = Never | Only | ErrorBelow | SpeedBelow | EffortBelow | RateAbove | GapBelow
+Expectation: TypeAlias = _Comes | _Lasts | Alone | InOrder | Certified
+"""One thing that must be true of a run; in a file, its own key says which."""
 
 
 class Verdict(NamedTuple):
@@ -72,28 +349,13 @@ def guarantee_of(settings: Settings) -> Guarantee:
     )
 
 
-def judge(scenario: Scenario, log: RunLog, guarantee: Guarantee) -> list[Verdict]:
+def judge(scenario: 'Scenario', log: 'RunLog', guarantee: Guarantee) -> list[Verdict]:
     """Return a verdict per expectation, then those demanded of every run."""
-    expected = [Verdict(str(entry), *entry.check(log)) for entry in scenario.expect]
+    expected = [Verdict(str(entry), *entry._check(log)) for entry in scenario.expect]
     return [*expected, *_demanded_of_all(scenario, log, guarantee)]
 
 
-def longest_stall_s(log: RunLog) -> float:
-    """Return the longest pause of robot or controller, s, that no fault explains; else zero."""
-    spans = [span for span in log.spans if span.fault.kind in PAUSING]
-    longest = 0.0
-    for times_s in (log.step_s, log.tick_s):
-        for before_s, after_s in pairwise(times_s[times_s <= log.end_s].tolist()):
-            is_meant = any(
-                span.begin_s - STALL_S <= after_s and before_s <= span.end_s + RESTART_S
-                for span in spans
-            )
-            if after_s - before_s > STALL_S and not is_meant:
-                longest = max(longest, after_s - before_s)
-    return longest
-
-
-def _demanded_of_all(scenario: Scenario, log: RunLog, guarantee: Guarantee) -> list[Verdict]:
+def _demanded_of_all(scenario: 'Scenario', log: 'RunLog', guarantee: Guarantee) -> list[Verdict]:
     """Return the verdicts on what every run must meet."""
     margins, limits = scenario.margins, guarantee.arm.limits
     lost, problems = ', '.join(log.lost_processes), '; '.join(log.command_problems)
@@ -101,24 +363,19 @@ def _demanded_of_all(scenario: Scenario, log: RunLog, guarantee: Guarantee) -> l
     middle = 0.5 * (limits.upper_rad + limits.lower_rad)
     reach = margins.position_rad + (limits.upper_rad - middle)
     away = f' from {middle.round(3).tolist()}' if middle.any() else ''
+    both = 'both topics carry the same named command for every tick'
+    found, out_rad = problems or f'all {len(log.commands.received_ns)} do', log.true_q_rad - middle
     return [
         *_commands(log, guarantee),
-        Verdict(
-            'both topics carry the same named command for every tick',
-            not problems,
-            problems or f'all {len(log.commands.received_ns)} do',
-            is_always=True,
-        ),
+        Verdict(both, not problems, found, is_always=True),
         _at_most('no joint is faster than', log, log.true_qd_radps, speed, 'rad/s'),
-        _at_most(
-            'no joint is further out than', log, log.true_q_rad - middle, reach, f'rad{away}'
-        ),
+        _at_most('no joint is further out than', log, out_rad, reach, f'rad{away}'),
         early_error(log),
         Verdict('no process is lost', not lost, f'{lost or "none"} did', is_always=True),
     ]
 
 
-def _commands(log: RunLog, guarantee: Guarantee) -> list[Verdict]:
+def _commands(log: 'RunLog', guarantee: Guarantee) -> list[Verdict]:
     violations = check_commands(log.commands, log.states, guarantee, log.restarts_ns)
     total = len(log.commands.received_ns)
     verdicts = []
@@ -135,7 +392,7 @@ def _commands(log: RunLog, guarantee: Guarantee) -> list[Verdict]:
     return verdicts
 
 
-def _at_most(demand: str, log: RunLog, values: Array, bound: Array, unit: str) -> Verdict:
+def _at_most(demand: str, log: 'RunLog', values: Array, bound: Array, unit: str) -> Verdict:
     """Judge the true motion, shape (S, n), against what each joint may reach, shape (n,)."""
     sizes, times_s = np.abs(values[log.is_driven]), log.step_s[log.is_driven]
     demand = f'{demand} {bound.round(3).tolist()} {unit}'
@@ -148,130 +405,11 @@ def _at_most(demand: str, log: RunLog, values: Array, bound: Array, unit: str) -
     return Verdict(demand, not len(beyond), found, is_always=True)
 
 
-def early_error(log: RunLog) -> Verdict:
+def early_error(log: 'RunLog') -> Verdict:
     """Judge whether the arm was where it should be until the first fault came."""
     demand = f'until the first fault the arm is within {EARLY_ERROR_RAD} rad of its reference'
     is_meant = (log.tick_s >= 0.0) & (log.tick_s < min(log.first_fault_s, log.end_s))
     errors = log.error_rad[is_meant & np.isfinite(log.error_rad)]
     if not len(errors):
         return Verdict(demand, has_passed=True, found='a fault was there from the beginning')
-    largest = float(errors.max())
-    return Verdict(demand, largest < EARLY_ERROR_RAD, f'{largest:.4f} rad')
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A scenario that was run."""
-
-    name: str
-    title: str
-    protection: str
-    verdicts: tuple[Verdict, ...]
-    took_s: float
-    stalls_s: tuple[float, ...]
-    """The longest stall of the machine in each attempt, s; the last attempt is the one judged."""
-
-    @property
-    def has_passed(self) -> bool:
-        """Whether all verdicts are good."""
-        return all(verdict.has_passed for verdict in self.verdicts)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        return {
-            'name': self.name,
-            'title': self.title,
-            'protection': self.protection,
-            'has_passed': self.has_passed,
-            'took_s': round(self.took_s, 3),
-            'longest_stall_s_by_attempt': list(self.stalls_s),
-            'verdicts': [verdict._asdict() for verdict in self.verdicts],
-        }
-
-
-def write_junit(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Write JUnit XML: a suite per scenario, a case per expectation."""
-    root = ElementTree.Element('testsuites', name='hil')
-    for outcome in outcomes:
-        failed = sum(not verdict.has_passed for verdict in outcome.verdicts)
-        suite = ElementTree.SubElement(
-            root,
-            'testsuite',
-            name=outcome.name,
-            tests=str(len(outcome.verdicts)),
-            failures=str(failed),
-            errors='0',
-            skipped='0',
-            time=f'{outcome.took_s:.3f}',
-        )
-        share_s = outcome.took_s / max(len(outcome.verdicts), 1)
-        for verdict in outcome.verdicts:
-            case = ElementTree.SubElement(
-                suite,
-                'testcase',
-                classname=f'hil.{outcome.name}',
-                name=verdict.demand,
-                time=f'{share_s:.3f}',
-            )
-            if verdict.has_passed:
-                ElementTree.SubElement(case, 'system-out').text = verdict.found
-            else:
-                failure = ElementTree.SubElement(case, 'failure', message=verdict.found)
-                failure.text = f'{outcome.title}: expected {verdict.demand}, found {verdict.found}'
-    ElementTree.indent(root)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ElementTree.ElementTree(root).write(path, encoding='utf-8', xml_declaration=True)
-
-
-def write_results(path: Path, outcomes: Sequence[Outcome], settings: Settings) -> None:
-    """Write all verdicts as JSON."""
-    scenarios = [outcome.as_dict() for outcome in outcomes]
-    write_json(path, {'scenarios': scenarios} | provenance(settings))
-
-
-def in_lines(outcome: Outcome) -> str:
-    """Return an outcome for a terminal: one line, and one for each failed expectation."""
-    verdicts = outcome.verdicts
-    good = sum(verdict.has_passed for verdict in verdicts)
-    word = 'passed' if outcome.has_passed else 'FAILED'
-    lines = [f'{word}  {outcome.name:24} {good:2} of {len(verdicts):2}  {outcome.title}']
-    lines += [f'        {v.demand}: found {v.found}' for v in verdicts if not v.has_passed]
-    return '\n'.join(lines)
-
-
-def draw_timeline(title: str, log: RunLog) -> Figure:
-    """Draw a run: modes as a band, true error and speed, efforts, faults as shades."""
-    figure = Figure(figsize=(11.0, 9.0), layout='tight')
-    axes = figure.subplots(4, 1, sharex=True, height_ratios=(1, 3, 3, 3), squeeze=False)
-    band, error, speed, effort = axes[:, 0]
-    shade_modes([band], log.tick_s, log.mode, MODE_COLOURS)
-    band.set_yticks([])
-    band.set_ylabel('mode')
-    seen = mode_legend(log.mode, MODE_COLOURS)
-    band.legend(handles=seen, loc='upper left', ncols=len(seen), fontsize='small')
-    error.plot(log.tick_s, log.error_rad, linewidth=0.8)
-    error.set_ylabel('true error [rad]')
-    speed.plot(log.step_s[log.is_driven], log.true_qd_radps[log.is_driven], linewidth=0.8)
-    speed.set_ylabel('true speed [rad/s]')
-    labels = [f'joint {joint + 1}' for joint in range(log.commands.effort_nm.shape[1])]
-    effort.plot(log.command_s, log.commands.effort_nm, linewidth=0.7, label=labels)
-    effort.set_ylabel('effort [N m]')
-    effort.set_xlabel('time since the first driven step [s]')
-    effort.legend(loc='upper left', fontsize='small')
-    for span in log.spans:
-        end_s = min(span.end_s, float(log.tick_s[-1]))
-        for axis in (error, speed, effort):
-            axis.axvspan(span.begin_s, end_s, color='0.5', alpha=0.2, linewidth=0)
-        if len(log.spans) <= MAX_LABELS:
-            error.annotate(
-                span.fault.kind,
-                (span.begin_s, 1.0),
-                xycoords=('data', 'axes fraction'),
-                rotation=90,
-                va='top',
-                fontsize='x-small',
-            )
-    for axis in (error, speed, effort):
-        axis.grid(alpha=0.3)
-    figure.suptitle(title)
-    return figure
+    return Verdict(demand, bool(errors.max() < EARLY_ERROR_RAD), f'{errors.max():.4f} rad')

@@ -61,20 +61,12 @@ SHORT_S = (0.03, 1.5)
 """Between which faults last, most of them briefly; so some overlap."""
 LONG_S = (2.5, 5.0)
 """Between which those of LONG last: a FAULT is reset while they are still on."""
-LONG = frozenset(
-    (
-        *('freeze', 'velocity_zero', 'velocity_scale', 'clock_rate', 'clock_stick'),
-        *('second_states', 'echoed_states', 'second_commands', 'second_controller'),
-    )
-)
+LONG = {'freeze', 'velocity_zero', 'velocity_scale', 'clock_rate', 'clock_stick'}
+LONG |= {'second_states', 'echoed_states', 'second_commands', 'second_controller'}
 PAUSES_S = (0.3, 3.0)
 """Between which times processes stand still."""
-DETECTABLE_AT_REST = frozenset(
-    (
-        *('nan', 'rename', 'silence', 'clock_rate', 'clock_stick'),
-        *('second_states', 'echoed_states', 'second_commands'),
-    )
-)
+DETECTABLE_AT_REST = {'nan', 'rename', 'silence', 'clock_rate', 'clock_stick'}
+DETECTABLE_AT_REST |= {'second_states', 'echoed_states', 'second_commands'}
 """What a controller can detect on a robot that does not move."""
 DETECTED_AFTER_S, UNTIL_BEFORE_END_S = 1.0, 0.2
 """From when after its begin on such a fault must be detected, and until when before its end."""
@@ -113,9 +105,7 @@ def length_range_s(kind: str) -> tuple[float, float]:
 
 def _drawn(random: np.random.Generator, ends: tuple[float, float], *, is_log: bool) -> float:
     """Return a number between two, evenly drawn, or its logarithm."""
-    if is_log:
-        return float(np.exp(random.uniform(*np.log(ends))))
-    return float(random.uniform(*ends))
+    return float(np.exp(random.uniform(*np.log(ends))) if is_log else random.uniform(*ends))
 
 
 def may_overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -174,8 +164,8 @@ def following_error(log: RunLog) -> Verdict:
     beyond = rows[errors > FOLLOWING_ERROR_RAD]
     found = f'{errors.max():.3f} rad'
     if len(beyond):
-        found += f', beyond it on {len(beyond)} of {len(rows)} ticks, '
-        found += f'first at {log.tick_s[beyond[0]]:.3f} s'
+        first = f'first at {log.tick_s[beyond[0]]:.3f} s'
+        found += f', beyond it on {len(beyond)} of {len(rows)} ticks, {first}'
     return Verdict(demand, not len(beyond), found, is_always=True)
 
 
@@ -214,9 +204,8 @@ def run_random_faults(folder: Path, duration_s: float, seed: int) -> int:
     figures = {'seed': seed, **summary(scenario, log, settings)}
     figures['verdicts'] = [verdict._asdict() for verdict in verdicts]
     write_json(folder / 'random_faults.json', figures | provenance(settings))
-    for verdict in verdicts:
-        sys.stdout.write(f'{"ok    " if verdict.has_passed else "WRONG "} {verdict.demand}')
-        sys.stdout.write(f': {verdict.found}\n')
+    for demand, has_passed, found, _ in verdicts:
+        sys.stdout.write(f'{"ok    " if has_passed else "WRONG "} {demand}: {found}\n')
     sys.stdout.write(f'figures, bag and scenario are in {folder}\n')
     return 0 if all(verdict.has_passed for verdict in verdicts) else 1
 
@@ -228,14 +217,12 @@ def summary(scenario: Scenario, log: RunLog, settings: Settings) -> dict[str, An
         mode.name: round(float(np.sum(gaps_s[log.mode == mode]) / np.sum(gaps_s)), 4)
         for mode in Mode
     }
-    driven = log.is_driven
+    driven, num_commands = log.is_driven, len(log.commands.received_ns)
+    is_blind = blind_share(log.commands, log.states, guarantee_of(settings))
     return {
         'duration_s': scenario.duration_s,
-        'commands_checked': len(log.commands.received_ns),
-        'commands_checked_blind': round(
-            blind_share(log.commands, log.states, guarantee_of(settings))
-            * len(log.commands.received_ns)
-        ),
+        'commands_checked': num_commands,
+        'commands_checked_blind': round(is_blind * num_commands),
         'commands_of_others': len(log.foreign_s),
         'steps_checked': int(np.sum(driven)),
         'largest_speed_radps': np.abs(log.true_qd_radps[driven]).max(axis=0).round(3).tolist(),

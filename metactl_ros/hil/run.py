@@ -7,7 +7,8 @@ done here. A run leaves a bag, and `run.json`: when each of these faults really 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 import os
 from pathlib import Path
 import shutil
@@ -15,24 +16,24 @@ import signal
 import sys
 import time
 from typing import Any, NamedTuple, TypeAlias
+from xml.etree import ElementTree
+
+from matplotlib.figure import Figure
 
 from metactl_ros.bag.reader import BagError
+from metactl_ros.bench.plots import mode_legend, shade_modes
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
 from metactl_ros.files import write_json
-from metactl_ros.hil.judge import (
-    draw_timeline,
-    guarantee_of,
-    in_lines,
-    judge,
-    longest_stall_s,
-    Outcome,
-    Verdict,
-    write_junit,
-    write_results,
-)
+from metactl_ros.hil.judge import guarantee_of, judge, Verdict
 from metactl_ros.hil.run_log import read_run, RunLog
-from metactl_ros.hil.scenario import INTRUSIONS, load_scenario, Scenario, ScriptedFault
+from metactl_ros.hil.scenario import (
+    INTRUSIONS,
+    load_scenario,
+    PAUSING,
+    Scenario,
+    ScriptedFault,
+)
 from metactl_ros.processes import (
     commands,
     loopback_environment,
@@ -40,8 +41,9 @@ from metactl_ros.processes import (
     ros_arguments,
     Setup,
 )
+from metactl_ros.replay.page import MODE_COLOURS
 from metactl_ros.runtime.deferred_signals import deferred_signals
-from metactl_ros.settings import load_settings
+from metactl_ros.settings import load_settings, provenance
 
 CommandLines: TypeAlias = Callable[[Setup], dict[str, list[str]]]
 """From a set-up to the command line of each process, by module: `processes.commands`."""
@@ -55,6 +57,12 @@ START_WITHIN_S = 30.0
 """How long the processes may take until the first tick."""
 SPIN_S = 0.01
 CAN_BE_RUN = 'it can be run'
+STALL_S = 0.03
+"""A robot that pauses for longer than this, and was not made to, shows that the machine did."""
+RESTART_S = 3.0
+"""How long a process that was started again may take to be there."""
+MAX_LABELS = 40
+"""More faults than this are shaded without their names."""
 ATTEMPTS = 3
 """Runs at most, while expectations fail on a machine that stalls: that says nothing.
 
@@ -77,9 +85,9 @@ class TimedAction(NamedTuple):
 def timed_actions(scenario: Scenario) -> list[TimedAction]:
     """Return the beginnings and ends of all faults of processes, in order."""
     mine = [fault for fault in scenario.faults if not fault.is_of_plant]
-    begins = [TimedAction(fault.at_s, fault, is_begin=True) for fault in mine]
-    ends = [TimedAction(fault.end_s, fault, is_begin=False) for fault in mine]
-    return sorted([*begins, *ends], key=lambda action: action.at_s)
+    actions = [TimedAction(fault.at_s, fault, is_begin=True) for fault in mine]
+    actions += [TimedAction(fault.end_s, fault, is_begin=False) for fault in mine]
+    return sorted(actions, key=lambda action: action.at_s)
 
 
 class ScenarioProcesses:
@@ -187,12 +195,7 @@ def run_scenario(
 ) -> RunLog:
     """Run a scenario, leave `bag/`, `run.json` and logs in a folder, and return what happened.
 
-    Args:
-        file: Of the scenario; the robot reads its own faults from it.
-        scenario: What the file holds.
-        folder: Where everything goes.
-        usual: What the scenario does not choose.
-        commands_of: How processes are started.
+    The robot reads its own faults from the file; `usual` is what the scenario does not choose.
 
     Raises:
         HilError: If no tick came.
@@ -229,9 +232,8 @@ def _wait_for_tick(processes: ScenarioProcesses, monitor: Any, folder: Path) -> 
     while monitor.began_s is None:
         monitor.spin_once(SPIN_S)
         if ended := processes.ended():
-            raise HilError(
-                f'{ended[0]}: ended before the first tick; see {ended[0]}.log in {folder}'
-            )
+            log = f'{ended[0]}.log in {folder}'
+            raise HilError(f'{ended[0]}: ended before the first tick; see {log}')
         if time.monotonic() > until:
             raise HilError(f'no tick came within {START_WITHIN_S} s; see the logs in {folder}.')
 
@@ -270,6 +272,51 @@ def _play(
             monitor.spin_once(SPIN_S)
 
 
+def longest_stall_s(log: RunLog) -> float:
+    """Return the longest pause of robot or controller, s, that no fault explains; else zero."""
+    spans = [span for span in log.spans if span.fault.kind in PAUSING]
+    longest = 0.0
+    for times_s in (log.step_s, log.tick_s):
+        for before_s, after_s in pairwise(times_s[times_s <= log.end_s].tolist()):
+            is_meant = any(
+                span.begin_s - STALL_S <= after_s and before_s <= span.end_s + RESTART_S
+                for span in spans
+            )
+            if after_s - before_s > STALL_S and not is_meant:
+                longest = max(longest, after_s - before_s)
+    return longest
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A scenario that was run."""
+
+    name: str
+    title: str
+    protection: str
+    verdicts: tuple[Verdict, ...]
+    took_s: float
+    stalls_s: tuple[float, ...]
+    """The longest stall of the machine in each attempt, s; the last attempt is the one judged."""
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether all verdicts are good."""
+        return all(verdict.has_passed for verdict in self.verdicts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            'name': self.name,
+            'title': self.title,
+            'protection': self.protection,
+            'has_passed': self.has_passed,
+            'took_s': round(self.took_s, 3),
+            'longest_stall_s_by_attempt': list(self.stalls_s),
+            'verdicts': [verdict._asdict() for verdict in self.verdicts],
+        }
+
+
 def run_once(
     file: Path, scenario: Scenario, folder: Path, commands_of: CommandLines = commands
 ) -> tuple[RunLog, tuple[Verdict, ...]]:
@@ -301,23 +348,87 @@ def run_judged(
         failed = [verdict for verdict in verdicts if not verdict.has_passed]
         if not failed or not stalls_s[-1] or any(verdict.is_always for verdict in failed):
             break
-    took_s = time.monotonic() - began_s
     facts = (file.stem, scenario.title, scenario.protection, verdicts)
-    return Outcome(*facts, took_s, tuple(stalls_s))
+    return Outcome(*facts, time.monotonic() - began_s, tuple(stalls_s))
 
 
 def run_hil(files: Sequence[Path], out: Path) -> int:
     """Run scenarios, which is `metactl hil`; return 0 if all passed, 1 if not."""
-    settings = load_settings()
-    scenarios = [(file, load_scenario(file)) for file in files]  # mistakes show before any runs
+    origin = provenance(load_settings())
+    pairs = [(file, load_scenario(file)) for file in files]  # mistakes show before any runs
     outcomes = []
-    for file, scenario in scenarios:
+    for file, scenario in pairs:
         outcome = run_judged(file, scenario, out / file.stem)
         outcomes.append(outcome)
         sys.stdout.write(in_lines(outcome) + '\n')
         sys.stdout.flush()
         write_junit(out / 'junit.xml', outcomes)
-        write_results(out / 'results.json', outcomes, settings)
+        scenarios = [outcome.as_dict() for outcome in outcomes]
+        write_json(out / 'results.json', {'scenarios': scenarios} | origin)
     failed = sum(not outcome.has_passed for outcome in outcomes)
     sys.stdout.write(f'{len(outcomes) - failed} of {len(outcomes)} passed; see {out}\n')
     return 1 if failed else 0
+
+
+def write_junit(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write JUnit XML: a suite per scenario, a case per expectation."""
+    root = ElementTree.Element('testsuites', name='hil')
+    for outcome in outcomes:
+        failed = sum(not verdict.has_passed for verdict in outcome.verdicts)
+        suite = ElementTree.SubElement(root, 'testsuite', name=outcome.name)
+        suite.attrib |= {'tests': str(len(outcome.verdicts)), 'failures': str(failed)}
+        suite.attrib |= {'errors': '0', 'skipped': '0', 'time': f'{outcome.took_s:.3f}'}
+        share_s = outcome.took_s / max(len(outcome.verdicts), 1)
+        for verdict in outcome.verdicts:
+            of = {'classname': f'hil.{outcome.name}', 'name': verdict.demand}
+            case = ElementTree.SubElement(suite, 'testcase', of, time=f'{share_s:.3f}')
+            if verdict.has_passed:
+                ElementTree.SubElement(case, 'system-out').text = verdict.found
+            else:
+                failure = ElementTree.SubElement(case, 'failure', message=verdict.found)
+                failure.text = f'{outcome.title}: expected {verdict.demand}, found {verdict.found}'
+    ElementTree.indent(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ElementTree.ElementTree(root).write(path, encoding='utf-8', xml_declaration=True)
+
+
+def in_lines(outcome: Outcome) -> str:
+    """Return an outcome for a terminal: one line, and one for each failed expectation."""
+    verdicts = outcome.verdicts
+    good = sum(verdict.has_passed for verdict in verdicts)
+    word = 'passed' if outcome.has_passed else 'FAILED'
+    lines = [f'{word}  {outcome.name:24} {good:2} of {len(verdicts):2}  {outcome.title}']
+    lines += [f'        {v.demand}: found {v.found}' for v in verdicts if not v.has_passed]
+    return '\n'.join(lines)
+
+
+def draw_timeline(title: str, log: RunLog) -> Figure:
+    """Draw a run: modes as a band, true error and speed, efforts, faults as shades."""
+    figure = Figure(figsize=(11.0, 9.0), layout='tight')
+    axes = figure.subplots(4, 1, sharex=True, height_ratios=(1, 3, 3, 3), squeeze=False)
+    band, error, speed, effort = axes[:, 0]
+    shade_modes([band], log.tick_s, log.mode, MODE_COLOURS)
+    band.set_yticks([])
+    band.set_ylabel('mode')
+    seen = mode_legend(log.mode, MODE_COLOURS)
+    band.legend(handles=seen, loc='upper left', ncols=len(seen), fontsize='small')
+    error.plot(log.tick_s, log.error_rad, linewidth=0.8)
+    error.set_ylabel('true error [rad]')
+    speed.plot(log.step_s[log.is_driven], log.true_qd_radps[log.is_driven], linewidth=0.8)
+    speed.set_ylabel('true speed [rad/s]')
+    labels = [f'joint {joint + 1}' for joint in range(log.commands.effort_nm.shape[1])]
+    effort.plot(log.command_s, log.commands.effort_nm, linewidth=0.7, label=labels)
+    effort.set_ylabel('effort [N m]')
+    effort.set_xlabel('time since the first driven step [s]')
+    effort.legend(loc='upper left', fontsize='small')
+    for span in log.spans:
+        end_s = min(span.end_s, float(log.tick_s[-1]))
+        for axis in (error, speed, effort):
+            axis.axvspan(span.begin_s, end_s, color='0.5', alpha=0.2, linewidth=0)
+        if len(log.spans) <= MAX_LABELS:
+            at = {'xy': (span.begin_s, 1.0), 'xycoords': ('data', 'axes fraction')}
+            error.annotate(span.fault.kind, **at, rotation=90, va='top', fontsize='x-small')
+    for axis in (error, speed, effort):
+        axis.grid(alpha=0.3)
+    figure.suptitle(title)
+    return figure

@@ -4,41 +4,89 @@
 
 Times are those of publishing, on the clock of the machine: in seconds since the first step the
 robot was driven, unless they are in ns.
+
+Others than the controllers of a run may publish on the topics of commands. A recording does not
+say who did, but publishers number their messages: rows of numbers that go on belong together, and
+a controller's own have the stamps of its ticks. What the recorder itself has missed is missing
+from these numbers, and is no mistake: it needs a moment to find a robot that was started again.
+For such gaps, the states that the controller reports to have used count instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.bag.reader import BagError, read_messages
-from metactl_ros.bag.topics import FORWARD, STAMPED
+from metactl_ros.bag.topics import FORWARD, SHIELD_NAMES, STAMPED
 from metactl_ros.check.invariants import Commands, States
-from metactl_ros.hil.controller_io import accepted_states, DecodedMessage, sent_commands
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.hil.scenario import HARMLESS, Scenario, ScriptedFault
-from metactl_ros.runtime.joint_samples import nanoseconds
-from metactl_ros.settings import load_arm
-from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
+from metactl_ros.ros.parameters import defaults_of
+from metactl_ros.runtime.joint_samples import (
+    JointSample,
+    MessageError,
+    nanoseconds,
+    read_joint_state,
+)
+from metactl_ros.runtime.state_gate import ADOPT_AFTER, StateGate
+from metactl_ros.settings import load_arm, load_settings
+from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 
 TOPICS = (
-    'joint_states',
-    STAMPED,
-    FORWARD,
-    'controller/shield',
-    'controller/reference',
-    'controller/feedback',
-    'plant/truth',
-    'plant/braking',
-    'plant/faults',
+    *('joint_states', STAMPED, FORWARD, 'plant/truth', 'plant/braking', 'plant/faults'),
+    *('controller/shield', 'controller/reference', 'controller/feedback'),
 )
 MAX_STATE_AGE_NS = 300_000_000
 """A truth that was published longer ago only happens to have the stamp of a state."""
 SAME_TIME_S = 1e-6
 """Times of a scenario that differ by less mean the same moment."""
+MAX_LAG = 5
+"""By how many messages one topic may end before the other: a kill comes between the two."""
+NEAR_NS = NANOSECONDS_PER_SECOND // 100
+"""Messages of the two topics that belong together are published within this time."""
+
+
+class DecodedMessage(NamedTuple):
+    """A message of the bag, with the fields of its type."""
+
+    published_ns: int
+    sequence: int
+    """Its number among those of its publisher, from 1."""
+    message: Any
+
+    @property
+    def stamp_ns(self) -> int:
+        """The stamp of its header."""
+        return nanoseconds(self.message.header.stamp)
+
+
+_ByTopic: TypeAlias = Mapping[str, Sequence[DecodedMessage]]
+
+
+class SentCommands(NamedTuple):
+    """What a controller commanded, and every one that was started in its place."""
+
+    commands: Commands
+    restarts_ns: tuple[int, ...]
+    """When the first command of each further controller came."""
+    problems: tuple[str, ...]
+    """What was not as it must be: one named, equal command per tick on both topics."""
+    foreign_ns: NDArray[np.int64]
+    """When another node sent commands, on either topic, shape (F,)."""
+
+
+class _State(NamedTuple):
+    published_ns: int
+    q_rad: Array
+    effort_nm: Array
 
 
 class Span(NamedTuple):
@@ -128,24 +176,16 @@ class RunLog:
 
 
 def read_run(folder: Path, scenario: Scenario) -> RunLog:
-    """Return what `run_scenario` left in a folder.
-
-    Raises:
-        BagError: If the bag is damaged, or the robot was never driven.
-    """
+    """Return what `run_scenario` left; BagError of a damaged bag, or a robot never driven."""
     by_topic: dict[str, list[DecodedMessage]] = {topic: [] for topic in TOPICS}
     for topic, entry in read_messages(folder / 'bag', *TOPICS):
-        message = DecodedMessage(entry.publish_time_ns, entry.sequence, entry.decode())
-        by_topic[topic].append(message)
-    shield, brakings = by_topic['controller/shield'], by_topic['plant/braking']
-    truths = by_topic['plant/truth']
+        facts = (entry.publish_time_ns, entry.sequence, entry.decode())
+        by_topic[topic].append(DecodedMessage(*facts))
+    names = ('controller/shield', 'plant/braking', 'plant/truth')
+    shield, brakings, truths = (by_topic[name] for name in names)
     driven = [entry.published_ns for entry in brakings if not entry.message.data]
-    sent = sent_commands(
-        by_topic[STAMPED],
-        by_topic[FORWARD],
-        [entry.stamp_ns for entry in shield],
-        load_arm().joint_names,
-    )
+    ticks_ns, joints = [entry.stamp_ns for entry in shield], load_arm().joint_names
+    sent = sent_commands(by_topic[STAMPED], by_topic[FORWARD], ticks_ns, joints)
     if not driven or sent is None:
         raise BagError(f'{folder}: the robot was never driven; see the logs there.')
     zero_ns = driven[0]
@@ -153,6 +193,7 @@ def read_run(folder: Path, scenario: Scenario) -> RunLog:
     values = np.array([entry.message.position for entry in shield])
     column = dict(zip(shield[0].message.name, values.T, strict=True))
     events = [event for event in run['events'] if event['kind'] != 'reset_fault']
+    of_processes = _spans_of_processes(events, zero_ns)
     return RunLog(
         zero_ns=zero_ns,
         end_s=(run['end_ns'] - zero_ns) / NANOSECONDS_PER_SECOND,
@@ -172,36 +213,26 @@ def read_run(folder: Path, scenario: Scenario) -> RunLog:
         step_s=_times_s(truths, zero_ns),
         true_q_rad=np.array([entry.message.position for entry in truths]),
         true_qd_radps=np.array([entry.message.velocity for entry in truths]),
-        spans=(
-            *_spans_of_processes(events, zero_ns),
-            *_spans_of_plant(scenario, by_topic['plant/faults'], zero_ns),
-        ),
+        spans=(*of_processes, *_spans_of_plant(scenario, by_topic['plant/faults'], zero_ns)),
         lost_processes=lost_processes(run),
         num_resets=len(run['events']) - len(events),
     )
 
 
 def _since(times_ns: NDArray[np.int64], zero_ns: int) -> Array:
-    times_s: Array = (times_ns - zero_ns) / NANOSECONDS_PER_SECOND
-    return times_s
+    return np.asarray((times_ns - zero_ns) / NANOSECONDS_PER_SECOND)
 
 
 def _times_s(entries: Sequence[DecodedMessage], zero_ns: int) -> Array:
     return _since(np.array([entry.published_ns for entry in entries], dtype=np.int64), zero_ns)
 
 
-def true_error(
-    by_topic: Mapping[str, Sequence[DecodedMessage]], column: Mapping[str, Array]
-) -> Array:
+def true_error(by_topic: _ByTopic, column: Mapping[str, Array]) -> Array:
     """Return how far the arm was from the reference of each tick, rad, shape (T,).
 
     Where it was when the state acted upon was measured; if that is not known, because no state
     came or its stamp is wrong, where it was when the tick was published. NaN without either, or if
-    the robot has not published for a while.
-
-    Args:
-        by_topic: The messages of plant/truth, controller/reference and controller/shield.
-        column: The values of controller/shield by their names, each of shape (T,).
+    the robot has not published for a while. The columns are those of controller/shield, (T,).
     """
     truths = by_topic['plant/truth']
     by_stamp = {entry.stamp_ns: entry for entry in truths}
@@ -223,33 +254,28 @@ def true_error(
             actual = meant
         goal = goals.get(entry.stamp_ns)
         if goal is not None and actual is not None:
-            miss = np.asarray(goal) - np.asarray(actual.message.position)
-            errors[row] = float(np.linalg.norm(miss))
+            errors[row] = np.linalg.norm(np.subtract(goal, actual.message.position))
     return errors
 
 
 def _used_states(references: Sequence[DecodedMessage], zero_ns: int) -> tuple[UsedStates, ...]:
     """Return the states each controller used; one without a state repeats the last."""
-    rows: list[list[tuple[float, int]]] = [[]]
-    last = 0
+    used, last = [(list[float](), list[int]())], 0
     for entry in references:
         if entry.sequence <= last:
-            rows.append([])
-        last = entry.sequence
-        seen_s = (entry.published_ns - zero_ns) / NANOSECONDS_PER_SECOND
-        rows[-1] += [(seen_s, nanoseconds(p.time_from_start)) for p in entry.message.points]
-    return tuple(
-        UsedStates(np.array([seen for seen, _ in row]), np.array([stamp for _, stamp in row]))
-        for row in rows
-    )
+            used.append(([], []))
+        last, points = entry.sequence, entry.message.points
+        used[-1][0].extend([(entry.published_ns - zero_ns) / NANOSECONDS_PER_SECOND] * len(points))
+        used[-1][1].extend(nanoseconds(point.time_from_start) for point in points)
+    return tuple(UsedStates(*map(np.array, columns)) for columns in used)
 
 
 def _spans_of_processes(events: Sequence[dict[str, Any]], zero_ns: int) -> list[Span]:
     spans: dict[ScriptedFault, list[float]] = {}
     for event in events:
-        parts = {k: v for k, v in event.items() if k not in ('time_ns', 'is_begin')}
+        fault = {k: v for k, v in event.items() if k not in ('time_ns', 'is_begin')}
         when_s = (event['time_ns'] - zero_ns) / NANOSECONDS_PER_SECOND
-        spans.setdefault(ScriptedFault(**parts), []).append(when_s)
+        spans.setdefault(ScriptedFault(**fault), []).append(when_s)
     return [Span(fault, times_s[0], times_s[-1]) for fault, times_s in spans.items()]
 
 
@@ -258,10 +284,7 @@ def _spans_of_plant(
 ) -> list[Span]:
     """Return the spans of the robot's own faults, as it reports them; else as they were planned.
 
-    Args:
-        scenario: With the faults as they were planned.
-        messages: Of plant/faults: the kinds that are on, whenever that changes.
-        zero_ns: Time zero, on the clock of the machine.
+    A message of plant/faults has the kinds that are on, and comes whenever these change.
     """
     found: list[Span] = []
     for kind in sorted({fault.kind for fault in scenario.faults if fault.is_of_plant}):
@@ -278,6 +301,192 @@ def _spans_of_plant(
 
 def lost_processes(run: Mapping[str, Any]) -> tuple[str, ...]:
     """Return which processes ended by themselves or with an error, by the facts of run.json."""
-    codes = run['exit_codes'].items()
-    crashed = [f'{name} (code {code})' for name, code in codes if code and name not in run['gone']]
-    return (*run['gone'], *crashed)
+    codes, gone = run['exit_codes'].items(), run['gone']
+    return (*gone, *(f'{name} (code {code})' for name, code in codes if code and name not in gone))
+
+
+def by_publisher(messages: Sequence[DecodedMessage]) -> list[list[DecodedMessage]]:
+    """Return the messages of a topic, one list for each publisher.
+
+    A message goes on in the list whose last number is nearest below its own, the latest of equals;
+    without one, another publisher has begun.
+    """
+    rows: list[list[DecodedMessage]] = []
+    for entry in messages:
+        before = [row for row in rows if row[-1].sequence < entry.sequence]
+        if before:
+            max(before, key=lambda row: (row[-1].sequence, row[-1].published_ns)).append(entry)
+        else:
+            rows.append([entry])
+    return rows
+
+
+def sent_commands(
+    stamped: Sequence[DecodedMessage],
+    forwarded: Sequence[DecodedMessage],
+    ticks_ns: Collection[int],
+    joint_names: Sequence[str],
+) -> SentCommands | None:
+    """Return the commands of the controllers whose ticks have the given stamps; None without any.
+
+    They are on joint_commands, and forwarded on forward_effort_controller/commands.
+    """
+    ticks = set(ticks_ns)
+    publishers, forwarders = by_publisher(stamped), by_publisher(forwarded)
+    own = [row for row in publishers if any(entry.stamp_ns in ticks for entry in row)]
+    if not own:
+        return None
+    rows, n = [entry for row in own for entry in row], len(joint_names)
+    commands = Commands(
+        np.array([entry.stamp_ns for entry in rows], dtype=np.int64),
+        np.array([entry.published_ns for entry in rows], dtype=np.int64),
+        # Efforts of another number than that of the joints are none at all.
+        np.array([x if len(x) == n else [np.nan] * n for x in (e.message.effort for e in rows)]),
+    )
+    restarts_ns = tuple(row[0].published_ns for row in own[1:])
+    problems = []
+    if wrong := [entry for entry in rows if list(entry.message.name) != list(joint_names)]:
+        found = f'{len(wrong)} of {STAMPED} name {list(wrong[0].message.name)}'
+        problems.append(f'{found} instead of {list(joint_names)}')
+    problems += _per_tick(own, ticks)
+    partners = [_partner(row, forwarders) for row in own]
+    for row, partner in zip(own, partners, strict=True):
+        problems += _differences(row, partner, joint_names)
+    known = {id(row) for row in (*own, *partners)}
+    others = [row for row in (*publishers, *forwarders) if id(row) not in known]
+    foreign_ns = sorted(entry.published_ns for row in others for entry in row)
+    return SentCommands(commands, restarts_ns, tuple(problems), np.array(foreign_ns, np.int64))
+
+
+def _per_tick(own: Sequence[Sequence[DecodedMessage]], ticks: set[int]) -> list[str]:
+    """Return which ticks have no command, or several."""
+    problems = []
+    times = Counter(entry.stamp_ns for row in own for entry in row)
+    if several := sum(number > 1 and stamp in ticks for stamp, number in times.items()):
+        problems.append(f'{several} ticks have more than one command')
+    for row in own:
+        stamps = [entry.stamp_ns for entry in row if entry.stamp_ns in ticks]
+        between = sum(stamps[0] < tick < stamps[-1] for tick in ticks)
+        missing = between - max(len(set(stamps)) - 2, 0)
+        lost = sum(after.sequence - before.sequence - 1 for before, after in pairwise(row))
+        if missing > lost:
+            problems.append(f'{missing - lost} ticks have no command')
+    return problems
+
+
+def _partner(
+    row: Sequence[DecodedMessage], others: Sequence[Sequence[DecodedMessage]]
+) -> Sequence[DecodedMessage]:
+    """Return the messages of the other topic that were published along with these."""
+    when = {entry.sequence: entry.published_ns for entry in row}
+
+    def num_near(other: Sequence[DecodedMessage]) -> int:
+        gaps_ns = (when.get(entry.sequence, -NEAR_NS) - entry.published_ns for entry in other)
+        return sum(abs(gap_ns) < NEAR_NS for gap_ns in gaps_ns)
+
+    best = max(others, key=num_near, default=())
+    return best if num_near(best) else ()
+
+
+def _differences(
+    row: Sequence[DecodedMessage], partner: Sequence[DecodedMessage], joint_names: Sequence[str]
+) -> list[str]:
+    """Return how the messages of two topics differ that have the same numbers."""
+    if not partner:
+        return [f'{FORWARD} is silent']
+    forwarded = {entry.sequence: entry.message for entry in partner}
+    label = ','.join(joint_names)
+    unequal = unnamed = 0
+    for entry in row:
+        if (other := forwarded.get(entry.sequence)) is not None:
+            unequal += not np.array_equal(entry.message.effort, other.data, equal_nan=True)
+            unnamed += [dim.label for dim in other.layout.dim] != [label]
+    problems = []
+    if unequal:
+        problems.append(f'{unequal} commands differ between the two topics')
+    if unnamed:
+        problems.append(f'{unnamed} of {FORWARD} do not name the joints')
+    ends = row[-1].sequence, partner[-1].sequence
+    if abs(ends[0] - ends[1]) > MAX_LAG:
+        problems.append(f'{STAMPED} ends with number {ends[0]}, the other with {ends[1]}')
+    return problems
+
+
+def accepted_states(by_topic: _ByTopic, restarts_ns: Sequence[int]) -> States:
+    """Return the usable states that a controller's gate lets in, by the time of publishing."""
+    settings = load_settings()
+    messages = sorted(by_topic['joint_states'], key=lambda entry: entry.published_ns)
+    period_ns = period_ns_of(settings.controller.law.rate_hz)
+    rows = _admitted(messages, restarts_ns, settings.arm, period_ns)
+    rows += _reported(by_topic, recording_gaps_ns(messages), period_ns)
+    rows.sort(key=lambda row: row.published_ns)
+    shape = (-1, len(settings.arm.joint_names))
+    return States(
+        np.array([row.published_ns for row in rows], dtype=np.int64),
+        np.array([row.q_rad for row in rows], dtype=np.float64).reshape(shape),
+        np.array([row.effort_nm for row in rows], dtype=np.float64).reshape(shape),
+    )
+
+
+def recording_gaps_ns(messages: Sequence[DecodedMessage]) -> list[tuple[int, int]]:
+    """Return the spans in which the recorder missed messages, as their numbers show."""
+    gaps = []
+    for row in by_publisher(messages):
+        earlier = messages[: messages.index(row[0])]
+        before, before_ns = 0, max((entry.published_ns for entry in earlier), default=0)
+        for entry in row:
+            if entry.sequence != before + 1:
+                gaps.append((before_ns, entry.published_ns))
+            before_ns, before = entry.published_ns, entry.sequence
+    return gaps if messages else [(0, 2**63 - 1)]
+
+
+class _Gate(StateGate):
+    """A gate that lets drifting stamps pass: when they are noticed depends on when it began."""
+
+    def _out_of_step(self, sample: JointSample, received_ns: int) -> str | None:
+        return None
+
+    def _distrust(self, received_ns: int) -> None:
+        pass  # whether and when the controller did depends on when it began
+
+
+def _admitted(
+    messages: Sequence[DecodedMessage], restarts_ns: Sequence[int], arm: Arm, period_ns: int
+) -> list[_State]:
+    """Return the states of a recording that the gates of the controllers admit."""
+    timeout_s = defaults_of('controller_node.yaml')['state_timeout_s']
+    make_gate = partial(_Gate, arm, period_ns, round(timeout_s * NANOSECONDS_PER_SECOND))
+    gate, rows, left = make_gate(), list[_State](), list(restarts_ns)
+    waiting: list[_State] = []  # refused, but a gate that began at another state may admit them
+    for entry in messages:
+        if left and entry.published_ns >= left[0]:  # a new controller has a new gate
+            gate = make_gate()
+            left.pop(0)
+        try:
+            sample = read_joint_state(entry.message, arm.joint_names)
+        except MessageError:
+            continue
+        unknown = np.full(len(arm.joint_names), np.nan)
+        effort = unknown if sample.effort_nm is None else sample.effort_nm
+        waiting.append(_State(entry.published_ns, sample.q_rad, effort))
+        num_timelines = gate.counts['new timelines']
+        if gate.admit(sample, entry.published_ns) is not None:
+            is_new = gate.counts['new timelines'] > num_timelines
+            rows += waiting[-ADOPT_AFTER:] if is_new else waiting[-1:]
+            waiting = []
+    return rows
+
+
+def _reported(by_topic: _ByTopic, gaps: Sequence[tuple[int, int]], period_ns: int) -> list[_State]:
+    """Return the states that the controller reports to have used while the recorder had a gap."""
+    feedback = {entry.stamp_ns: entry.message for entry in by_topic['controller/feedback']}
+    rows, num_states = [], SHIELD_NAMES.index('num_states')
+    for entry in by_topic['controller/shield']:
+        used = feedback.get(entry.stamp_ns)
+        # A tick is published after its command. Its state came before, its stamp may be any.
+        came_ns = entry.published_ns - period_ns
+        is_missed = any(begin <= came_ns <= end for begin, end in gaps)
+        if is_missed and used is not None and entry.message.position[num_states]:
+            rows.append(_State(came_ns, np.asarray(used.position), np.asarray(used.effort)))
+    return rows

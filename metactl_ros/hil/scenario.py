@@ -42,7 +42,7 @@ from typing import Literal
 from metactl_ros.baselines import BaselineName
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
-from metactl_ros.hil.expectations import Expectation
+from metactl_ros.hil.judge import Expectation
 from metactl_ros.processes import Setup
 from metactl_ros.settings import faults_file, load_arm, load_file, share_directory
 from metactl_ros.sim.faults import Fault, is_plant_fault, Kind, KINDS, require_joint
@@ -97,11 +97,8 @@ PROCESS_KINDS = {
     **INTRUSIONS,
 }
 """What can happen to processes, and between them."""
-PAUSING = frozenset(
-    kind
-    for kind in PROCESS_KINDS
-    if kind == 'second_controller' or kind.startswith(('cpu_', 'sigstop_', 'kill_', 'flood_'))
-)
+_MAKES_PAUSE = ('second_controller', 'cpu_', 'sigstop_', 'kill_', 'flood_')
+PAUSING = frozenset(kind for kind in PROCESS_KINDS if kind.startswith(_MAKES_PAUSE))
 """What makes processes pause: a stall meanwhile is not one of the machine."""
 HARMLESS = ('trajectory_smooth',)
 """What is no fault, but a motion on which one comes."""
@@ -218,8 +215,7 @@ class Scenario:
 
     def __post_init__(self) -> None:
         require_positive('Scenario', duration_s=self.duration_s)
-        late = [fault.kind for fault in self.faults if fault.at_s >= self.duration_s]
-        if late:
+        if late := [fault.kind for fault in self.faults if fault.at_s >= self.duration_s]:
             raise ConfigError(
                 f'Scenario.faults: {late} would begin after the end at {self.duration_s} s; begin '
                 'them earlier or let it last longer.'
@@ -227,15 +223,10 @@ class Scenario:
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Return the scenario of a file.
-
-    Raises:
-        ConfigError: With one line per mistake, each naming file and key.
-    """
-    scenario = load_file(Scenario, path, path.name)
+    """Return the scenario of a file; an error has one line per mistake, with file and key."""
+    scenario, num_joints = load_file(Scenario, path, path.name), len(load_arm().joint_names)
     for fault in scenario.faults:
-        where = f'{path.name}: Fault {fault.kind}'
-        require_joint(where, fault.joint, len(load_arm().joint_names))
+        require_joint(f'{path.name}: Fault {fault.kind}', fault.joint, num_joints)
     return scenario
 
 
@@ -245,11 +236,7 @@ def shipped_scenarios() -> list[Path]:
 
 
 def chosen_scenarios(names: Sequence[str], *, is_all: bool = False) -> list[Path]:
-    """Return the files of scenarios given by name or path; all shipped ones if so asked.
-
-    Raises:
-        ConfigError: If there is no such scenario, none is named, or names go with all.
-    """
+    """Return the files of scenarios given by name or path, or, if asked, of all shipped ones."""
     if bool(names) == is_all:
         raise ConfigError(
             'hil: expected names of scenarios or --all, found '

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ticks computed again: the controller of the node, given the inputs that a bag holds.
+"""Ticks computed again by the controller of the node, from what a bag holds, and their figures.
 
     again = reproduce(log, arm, bundle.controller, bundle.policy)
     assert again.first_difference is None
@@ -10,20 +10,23 @@ bag holds. With another controller states and torques stay those of the recorded
 what it would have done there, not how well it would have tracked.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.bag.tick_log import TickLog
 from metactl_ros.check.sent_commands import replaced_ticks
-from metactl_ros.control.modes import Cause, Health
+from metactl_ros.control.modes import Cause, Health, Mode
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.metrics import percentiles, tracking_rmse
 from metactl_ros.runtime.controller import Controller, Tick, TickInputs, with_full_window
-from metactl_ros.signals import ArmState, Array, Policy, Reference
+from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, Policy, Reference
 
 SETTLED = 2
 """Windows after a gap from which on every tick is compared, equal or not."""
@@ -61,16 +64,16 @@ class Reproduction:
     """What the policy proposed, shape (T, m)."""
     was_moved: NDArray[np.bool_]
     """Whether the shield moved or replaced the proposal, shape (T,)."""
-    quantities: tuple[str, ...]
-    """What both have, and was compared; beside the commands."""
     is_compared: NDArray[np.bool_]
     """Whether the loop knew what the recorded one knew, shape (T,); not after a gap, nor in open
     loop."""
     is_open_loop: bool
     """Whether another controller was asked than the recorded one."""
-    first_difference: Difference | None
+    quantities: tuple[str, ...] = ()
+    """What both have, and was compared; beside the commands."""
+    first_difference: Difference | None = None
     """None if all compared ticks are equal to the bit; always None in open loop."""
-    largest_difference_nm: float
+    largest_difference_nm: float = 0.0
     """Of an effort, over the compared ticks, N m."""
 
 
@@ -99,13 +102,9 @@ def reproduce(
 ) -> Reproduction:
     """Return the ticks of a log computed again, by the code that computed them on the robot.
 
-    Args:
-        log: Of a bag; a loop begins anew where it did, and where the log has a gap.
-        arm: The robot's.
-        controller: Of the robot, with the window of the policy.
-        policy: None for the nominal gains.
-        is_open_loop: Whether it is another controller than the recorded one. What acted is then
-            the recorded effort, and nothing is compared.
+    A loop begins anew where it did, and where the log has a gap. Without a policy the gains are
+    the nominal ones. In open loop it is another controller than the recorded one: what acted is
+    then the recorded effort, and nothing is compared.
     """
     ticks = list(_ticks_again(log, Controller(arm, controller, policy), is_open_loop=is_open_loop))
     steps = [tick.step for tick in ticks]
@@ -118,11 +117,8 @@ def reproduce(
         modes=np.array([int(step.modes) for step in steps]),
         action=np.array([tick.action for tick in ticks]),
         was_moved=np.array([bool(step.decision.was_moved) for step in steps]),
-        quantities=(),
         is_compared=np.zeros(len(ticks), dtype=bool),
         is_open_loop=is_open_loop,
-        first_difference=None,
-        largest_difference_nm=0.0,
     )
     if is_open_loop:
         return again
@@ -141,11 +137,8 @@ def _compared(
 ) -> Reproduction:
     """Return the same with where it differs from the log.
 
-    Args:
-        log: What was recorded.
-        again: The same computed again.
-        num_rows: Ticks until a window holds nothing from before a gap.
-        is_command_compared: Where the effort sent must be the one decided, shape (T,).
+    After `num_rows` ticks a window holds nothing from before a gap; `is_command_compared` is where
+    the effort sent must be the one decided, shape (T,).
     """
     pairs = _pairs(log, again)
     differs = {quantity: pair.differs() for quantity, pair in pairs.items()}
@@ -232,7 +225,12 @@ def _ticks_again(log: TickLog, controller: Controller, *, is_open_loop: bool) ->
     for k, inputs in enumerate(_recorded_inputs(log)):
         before_nm = log.effort_before_nm[k]
         if log.is_restart[k] or log.is_break[k]:
-            _restart(log, k, controller, inputs)
+            first = inputs.seen[0][0] if inputs.seen else inputs.state
+            is_carried = k > 0 and bool((before_nm == log.effort_nm[k - 1]).all())
+            if first.stamp_ns == 0 or log.is_break[k] or not is_carried:
+                controller.begin(first if first.stamp_ns == 0 else inputs.state, before_nm)
+            else:
+                controller.clear_context()
             acted = []
         elif log.is_resumed[k]:
             controller.resume(before_nm)
@@ -246,33 +244,17 @@ def _ticks_again(log: TickLog, controller: Controller, *, is_open_loop: bool) ->
         yield controller.tick(inputs)
 
 
-def _restart(log: TickLog, k: int, controller: Controller, inputs: TickInputs) -> None:
-    """Begin before tick k as the recorded controller did, or clear its context."""
-    first = inputs.seen[0][0] if inputs.seen else inputs.state
-    is_carried = k > 0 and bool((log.effort_before_nm[k] == log.effort_nm[k - 1]).all())
-    if first.stamp_ns == 0 or log.is_break[k] or not is_carried:
-        begin = first if first.stamp_ns == 0 else inputs.state
-        controller.begin(begin, log.effort_before_nm[k])
-    else:
-        controller.clear_context()
-
-
 def _recorded_inputs(log: TickLog) -> Iterator[TickInputs]:
     """Yield the inputs of each tick."""
     seen = log.seen
     columns = [log.shield[name].tolist() for name in Health._fields]
     payloads_kg = log.shield['payload_estimate_kg'].tolist()
-    stamps_ns, places, nows_ns = seen.stamp_ns.tolist(), seen.begin.tolist(), log.now_ns.tolist()
+    places, nows_ns = seen.begin.tolist(), log.now_ns.tolist()
+    states = map(ArmState, seen.stamp_ns.tolist(), seen.q_rad, seen.qd_radps)
+    goals = map(Reference, seen.q_desired_rad, seen.qd_desired_radps, seen.qdd_desired_radps2)
+    pairs = list(zip(states, goals, strict=True))
     for k, (fresh, goal, on_time, error, reset) in enumerate(zip(*columns, strict=True)):
-        rows = [
-            (
-                ArmState(stamps_ns[i], seen.q_rad[i], seen.qd_radps[i]),
-                Reference(
-                    seen.q_desired_rad[i], seen.qd_desired_radps[i], seen.qdd_desired_radps2[i]
-                ),
-            )
-            for i in range(places[k], places[k + 1])
-        ]
+        rows = pairs[places[k] : places[k + 1]]
         state, reference = rows[-1]
         yield TickInputs(
             now_ns=state.stamp_ns,
@@ -285,3 +267,101 @@ def _recorded_inputs(log: TickLog) -> Iterator[TickInputs]:
                 fresh != 0.0, goal != 0.0, on_time != 0.0, Cause(int(error)), reset != 0.0
             ),
         )
+
+
+def summarise(log: TickLog) -> dict[str, Any]:
+    """Return the figures of a recording; those that nothing was measured for are None."""
+    return {
+        'num_ticks': len(log.stamp_ns),
+        'duration_s': float(log.time_s[-1]),
+        'rmse_rad': rmse(log),
+        'effort': effort_figures(log.effort_nm, log.joint_names),
+        'gains': gain_figures(log.gains, log.gain_names),
+        'shield_activation': float(np.mean(log.shield['was_moved'])),
+        'mode_share': mode_share(log.shield['mode']),
+        'timing': timing(log),
+    }
+
+
+def tick_counts(
+    log: TickLog, again: Reproduction, is_uncertified: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return how many ticks were compared and certified, and why the others were not.
+
+    Of those in `is_uncertified`, shape (T,), no certificate could be checked.
+    """
+    num_ticks = len(log.stamp_ns)
+    rows = np.flatnonzero(~again.is_compared)
+    last_break = np.maximum.accumulate(np.where(log.is_break, np.arange(num_ticks), 0))[rows]
+    is_first = last_break == 0
+    reasons = {
+        'a message of the tick is missing': log.num_incomplete,
+        'impossible values': log.num_impossible,
+        'open loop': num_ticks if again.is_open_loop else 0,
+        'the recording begins in the middle of a run': np.sum(is_first),
+        'what the loop knew is missing after a gap': np.sum(~is_first),
+    }
+    if again.is_open_loop:  # which is reason enough
+        reasons |= dict.fromkeys([*reasons][-2:], 0)
+    return {
+        'recorded': num_ticks + log.num_incomplete + log.num_impossible,
+        'compared': int(again.is_compared.sum()),
+        'not_compared': {why: int(count) for why, count in reasons.items() if count},
+        'quantities_compared': list(again.quantities),
+        'certified': int(np.sum(~is_uncertified)),
+        'not_certified': {'a hold begun in a gap': int(np.sum(is_uncertified))},
+    }
+
+
+def rmse(log: TickLog) -> dict[str, float | None]:
+    """Return the tracking error of each joint and of all, rad, over the ticks that had a goal."""
+    rows = (log.num_states > 0) & (log.shield['reference_is_valid'] != 0.0)
+    wanted, found = log.q_desired_rad[rows], log.q_rad[rows]
+    if len(found) < 2:  # the first one does not count
+        return dict.fromkeys((*log.joint_names, 'total'))
+    one = {
+        name: float(tracking_rmse(wanted[:, [j]], found[:, [j]]))
+        for j, name in enumerate(log.joint_names)
+    }
+    return {**one, 'total': float(tracking_rmse(wanted, found))}
+
+
+def effort_figures(effort_nm: Array, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return size, peak and total variation of the effort of each joint, N m."""
+    return {
+        name: {
+            'rms_nm': float(np.sqrt(np.mean(np.square(column)))),
+            'peak_nm': float(np.abs(column).max()),
+            'total_variation_nm': float(np.abs(np.diff(column)).sum()),
+        }
+        for name, column in zip(names, effort_nm.T, strict=True)
+    }
+
+
+def gain_figures(gains: Array, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return mean and ends of each gain in force."""
+    return {
+        name: {'mean': float(x.mean()), 'min': float(x.min()), 'max': float(x.max())}
+        for name, x in zip(names, gains.T, strict=True)
+    }
+
+
+def mode_share(modes: NDArray[Any]) -> dict[str, float]:
+    """Return the share of ticks in each mode."""
+    counts = Counter(Mode(int(mode)).name for mode in modes)
+    return {name: count / len(modes) for name, count in counts.items()}
+
+
+def timing(log: TickLog) -> dict[str, Any]:
+    """Return rate, missed ticks, lateness and inference time."""
+    steps_ns = np.diff(log.now_ns)[~log.is_restart[1:]]
+    steps_ns = steps_ns[steps_ns > 0]
+    period_ns = float(np.median(steps_ns)) if len(steps_ns) else math.inf
+    missed = np.maximum(np.rint(steps_ns / period_ns) - 1.0, 0.0).sum()
+    inference_ms = log.shield['inference_ms']
+    return {
+        'rate_hz': NANOSECONDS_PER_SECOND / float(steps_ns.mean()) if len(steps_ns) else None,
+        'missed_ticks': int(missed),
+        'lateness_ms': percentiles(log.shield['late_ms']),
+        'inference_ms': percentiles(inference_ms[inference_ms > 0.0]),
+    }

@@ -5,9 +5,13 @@
 Exit codes: 0 equal and certified, 1 it differs, a certificate is violated or a command is not the
 one decided, 2 it cannot be used, 3 parts of it are missing or nothing could be compared, whatever
 else was found.
+
+In open loop two controllers are in one table: of the recorded one what it did, and how well the
+arm tracked; of the other one what it would have commanded at these states. The other never moved
+the arm, so it has no tracking error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 import time
@@ -41,22 +45,23 @@ from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import legible
 from metactl_ros.files import write_json
-from metactl_ros.replay.recompute import gain_names, reproduce, Reproduction
-from metactl_ros.replay.report import (
+from metactl_ros.replay.recompute import (
     effort_figures,
     gain_figures,
+    gain_names,
     mode_share,
-    OPEN_LOOP,
+    reproduce,
+    Reproduction,
     summarise,
-    summary,
     tick_counts,
-    who_recorded,
-    write_page,
 )
 from metactl_ros.settings import load_arm, load_file, shipped_policy
 from metactl_ros.signals import Policy
 
 SHA = 'bundle sha256'
+WHO = ('controller', 'classical file', 'bundle', 'bundle sha256')
+OPEN_LOOP = 'open loop: on the recorded states, which another controller led to'
+RECORDED, WOULD = 'recorded run: ', 'open loop, would have: '
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,9 +127,7 @@ class _Chosen:
 def replay_bag(request: ReplayRequest) -> ReplayResult:
     """Compute a bag again, check it, and return what was found.
 
-    Raises:
-        BagError: If it cannot be used at all.
-        BundleError: If the policy cannot.
+    What cannot be used at all is refused by BagError, its policy by BundleError.
     """
     begin_s = time.perf_counter()
     log = read_ticks(request.bag, request.node)
@@ -193,25 +196,113 @@ def verdict(result: ReplayResult) -> str:
     return f'partial, {found}' if result.problems else found
 
 
+def who_recorded(log: TickLog) -> str:
+    """Return what a bag says of its controller."""
+    return ', '.join(log.facts[k] for k in WHO if k in log.facts) or 'unknown'
+
+
+def summary(result: ReplayResult) -> list[tuple[str, str]]:
+    """Return the lines of a replay."""
+    facts, is_open_loop = result.facts, result.again.is_open_loop
+    by = 'open loop, what would have commanded' if is_open_loop else 'computed again by'
+    rows = [
+        ('recorded by', who_recorded(result.log)),
+        (by, facts['computed_by']),
+        *_ticks(facts['ticks']),
+        *_differences(result),
+        *_commands(result),
+        ('certificates violated', str(len(result.uncertified))),
+    ]
+    rows += [
+        (f'  tick {tick}', f'{what}: {found:.6g} > {allowed:.6g}')
+        for tick, _, what, found, allowed in result.violations[:5]
+    ]
+    figures, prefix = facts['recording'], RECORDED if is_open_loop else ''
+    rows += [
+        (f'{prefix}tracking RMSE, {k}', _rounded('rad', v)) for k, v in figures['rmse_rad'].items()
+    ]
+    rows += _decisions(prefix, figures)
+    if is_open_loop:
+        rows.append((f'{WOULD}tracking RMSE', 'not known, its efforts moved nothing'))
+        rows += _decisions(WOULD, facts['computed_again'])
+    kept = figures['timing']
+    late = _rounded('ms', *(kept['lateness_ms'][name] for name in ('p50', 'p99', 'max')))
+    rate = f'{_rounded("Hz", kept["rate_hz"])}, {kept["missed_ticks"]}'
+    rows += [
+        (f'{prefix}rate, missed ticks', rate),
+        (f'{prefix}lateness p50, p99, max', late),
+        ('speed', f'{facts["times_real_time"]:g} times real time'),
+    ]
+    return rows
+
+
+def _ticks(counts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield 'ticks, of these compared', f'{counts["recorded"]}, {counts["compared"]}'
+    for why, count in counts['not_compared'].items():
+        yield f'  not compared: {why}', str(count)
+    for why, count in counts['not_certified'].items():
+        if count:
+            yield f'  not certified: {why}', str(count)
+
+
+def _differences(result: ReplayResult) -> Iterator[tuple[str, str]]:
+    again = result.again
+    if again.is_open_loop:
+        yield OPEN_LOOP, f'{result.facts["effort_rms_difference_nm"]:.4g} N m RMS apart'
+    elif again.first_difference is not None:
+        first = again.first_difference
+        where = f'tick {first.tick}, {first.time_s:.2f} s, {first.quantity} {first.joint_or_gain}'
+        yield 'first difference', where
+        yield 'recorded, computed again', f'{first.recorded!r}, {first.recomputed!r}'
+        yield 'largest, of an effort', f'{again.largest_difference_nm:.4g} N m'
+    elif again.is_compared.any():
+        yield ', '.join(again.quantities), 'equal to the bit'
+
+
+def _commands(result: ReplayResult) -> Iterator[tuple[str, str]]:
+    """Yield how many commands of each topic were compared, and every number that is not zero."""
+    for topic, counts in result.sent.counts.items():
+        if result.sent.is_shadow:
+            yield f'{topic}, in shadow: not judged', f"{counts['recorded']}, somebody else's"
+            continue
+        others = {k: n for k, n in counts.items() if n and k not in ('recorded', 'compared')}
+        yield f'{topic}, of these compared', f'{counts["recorded"]}, {counts["compared"]}'
+        for kind, count in others.items():
+            yield f'  {kind.replace("_", " ")}', str(count)
+
+
+def _decisions(prefix: str, figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what a controller decided, or would have."""
+    shares = (f'{name} {100.0 * share:.1f} %' for name, share in figures['mode_share'].items())
+    return [
+        *(
+            (f'{prefix}effort {k}: RMS, peak', _rounded('N m', v['rms_nm'], v['peak_nm']))
+            for k, v in figures['effort'].items()
+        ),
+        (f'{prefix}moved by the shield', f'{100.0 * figures["shield_activation"]:.1f} %'),
+        (f'{prefix}modes', ', '.join(shares)),
+    ]
+
+
+def _rounded(unit: str, *values: float | None) -> str:
+    """Return numbers with four digits; none for what was not measured, or is no number."""
+    texts = ('none' if value is None else f'{value:.4g}' for value in values)
+    return f'{", ".join(texts)} {unit}'
+
+
 def run_replay(request: ReplayRequest, folder: Path | None) -> int:
     """Replay, write replay.json and replay.html, print a table, and return the exit code."""
+    from metactl_ros.replay.page import write_page  # needs matplotlib, as nothing else here does
+
     result = replay_bag(request)
     name = request.bag.resolve().name
     folder = folder or Path('runs/replay') / name.removesuffix(request.bag.suffix)
     write_json(folder / 'replay.json', result.facts)
     title = legible(f'{name}: {result.facts["verdict"]}')
     rows = [(legible(what), legible(value)) for what, value in summary(result)]
-    write_page(
-        folder / 'replay.html',
-        title,
-        rows,
-        result.facts,
-        result.log,
-        result.again,
-        result.violations,
-    )
-    console = Console()
-    table = Table(title=escape(title))
+    found = (result.facts, result.log, result.again, result.violations)
+    write_page(folder / 'replay.html', title, rows, *found)
+    console, table = Console(), Table(title=escape(title))
     table.add_column('')
     table.add_column('', justify='right')
     for row in rows:
@@ -248,9 +339,7 @@ def _choose(request: ReplayRequest, log: TickLog, arm: Arm) -> _Chosen:
     controller, policy = load_classical(name, robot, request.classical_file, payload_kg)
     if recorded_name is None:
         return _Chosen(name, policy, controller, controller)
-    settings = None
-    if policy is not None:
-        settings = RecordedController.of(controller, policy.action).to_json()
+    settings = policy and RecordedController.of(controller, policy.action).to_json()
     is_other = (recorded_name, log.facts.get(SETTINGS)) != (name, settings)
     return _Chosen(name, policy, controller, own, is_open_loop=is_other)
 
@@ -272,13 +361,8 @@ def _choose_policy(
         )
     is_other = recorded is not None and bundle.sha256 != sha256
     checked = bundle.controller if recorded is None else own
-    return _Chosen(
-        f'{path.name} {bundle.sha256}',
-        bundle.policy,
-        bundle.controller,
-        checked,
-        is_open_loop=is_other,
-    )
+    name = f'{path.name} {bundle.sha256}'
+    return _Chosen(name, bundle.policy, bundle.controller, checked, is_open_loop=is_other)
 
 
 def _recorded_controller(
@@ -328,5 +412,5 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
+        return [*map(_finite, value)]
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -11,10 +11,10 @@ import numpy as np
 
 from metactl_ros.baselines import CLASSICAL
 from metactl_ros.errors import ConfigError
+from metactl_ros.files import read_yaml
 from metactl_ros.options import ControllerOptions, options_of, PlantOptions
 from metactl_ros.settings import PlantName, share_directory
 from metactl_ros.sim.faults import KINDS
-from metactl_ros.strict_yaml import read_yaml
 
 SHA256 = re.compile('([0-9a-fA-F]{64})?')
 """Of a bundle, or none."""

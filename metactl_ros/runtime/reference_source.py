@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from metactl_ros.bag.cdr import Trajectory
+from metactl_ros.bag.topics import Trajectory
 from metactl_ros.motion.joining import brake, Far, join, Near, require_joinable
 from metactl_ros.motion.limits import MotionBounds
 from metactl_ros.motion.polynomial_path import Knots

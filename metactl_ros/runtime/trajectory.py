@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metactl_ros.bag.cdr import CdrError, count_trajectory, read_trajectory, Trajectory
+from metactl_ros.bag.topics import CdrError, count_trajectory, read_trajectory, Trajectory
 from metactl_ros.control.inputs import ABSURD
 from metactl_ros.motion.limits import MotionBounds
 from metactl_ros.motion.polynomial_path import Knots, PolynomialPath

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.config import build, MAX_ENTRIES, require_not_negative, shown
+from metactl_ros.config import build, MAX_ENTRIES, require_not_negative, scaled, shown
 from metactl_ros.dynamics.friction import Friction, friction_torque
 from metactl_ros.dynamics.rigid_body import RigidBody
 from metactl_ros.errors import ConfigError
-from metactl_ros.per_joint import scaled
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds
 
 TAU_Z_RANGE_S = (0.02, 1000.0)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from metactl_ros.config import require_joints
 from metactl_ros.dynamics.friction import Friction, friction_torque, memory_rate
 from metactl_ros.dynamics.two_link import Arm, TwoLinkBody
 from metactl_ros.errors import PlantError
-from metactl_ros.per_joint import require_joints
 from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 from metactl_ros.sim.plant import check_conditions, PlantStart
 

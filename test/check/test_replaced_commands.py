@@ -21,7 +21,7 @@ from support.made_bags import (
 from support.tick_logs import Day
 
 from metactl_ros.bag.topics import FORWARD, STAMPED
-from metactl_ros.replay.report import summary
+from metactl_ros.replay.verdict import summary
 
 
 @pytest.fixture(scope='module')

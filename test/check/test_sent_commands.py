@@ -30,7 +30,7 @@ from support.made_bags import (
 
 from metactl_ros.bag.topics import FORWARD, STAMPED
 from metactl_ros.cli import main
-from metactl_ros.replay.report import summary
+from metactl_ros.replay.verdict import summary
 
 
 def test_a_whole_run_is_equal_and_every_command_is_compared(judged, rows, fade):

@@ -21,18 +21,15 @@ from support.made_runs import (
 from metactl_ros.check.invariants import Commands, States
 from metactl_ros.config import build
 from metactl_ros.control.modes import Mode
-from metactl_ros.hil.expectations import Expectation, HOLDING_RADPS
 from metactl_ros.hil.judge import (
-    draw_timeline,
     EARLY_ERROR_RAD,
+    Expectation,
     guarantee_of,
-    in_lines,
+    HOLDING_RADPS,
     judge,
-    longest_stall_s,
-    Outcome,
     Verdict,
-    write_junit,
 )
+from metactl_ros.hil.run import draw_timeline, in_lines, longest_stall_s, Outcome, write_junit
 from metactl_ros.hil.run_log import Span, UsedStates
 from metactl_ros.hil.scenario import Margins, Scenario, ScriptedFault
 

@@ -41,12 +41,12 @@ from hostile.runs import (
     Tally,
 )
 from metactl_ros import cli
-from metactl_ros.replay import figures, verdict
+from metactl_ros.replay import page, verdict
 from metactl_ros.settings import load_settings, provenance
 
 DOCUMENTED = (0, 1, 2, 3)
 """Exit codes of metactl replay."""
-LOADED = (figures, verdict)
+LOADED = (page, verdict)
 """Modules that a run would import, and that a fork has."""
 TICKS = 60
 METADATA_VALUES = (
@@ -267,7 +267,7 @@ def main():
     parser.add_argument('--without-pages', action='store_true', help='draw nothing, which is slow')
     args = parser.parse_args()
     if args.without_pages:
-        verdict.write_page = lambda *_: None
+        page.write_page = lambda *_: None
     with tempfile.TemporaryDirectory() as folder:
         base = record_base(Path(folder), os.getpid() % 50 * 2 + 1)
         names = args.only or list(KINDS)

@@ -40,7 +40,7 @@ from metactl_ros.baselines import BASELINES, load_baselines, load_classical, on_
 from metactl_ros.errors import MetactlError
 from metactl_ros.hil import run as hil_run
 from metactl_ros.hil.scenario import load_scenario
-from metactl_ros.replay import verdict
+from metactl_ros.replay import page
 from metactl_ros.settings import load_faults, load_file, load_settings, provenance, share_directory
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.task import draw_evaluation
@@ -189,7 +189,7 @@ def main():
     parser.add_argument('--reader', nargs='+', choices=sorted(READERS), metavar='NAME')
     args = parser.parse_args()
     hil_run.run_judged = sweep.sweep = run_nothing
-    verdict.write_page = lambda *_: None  # which is slow
+    page.write_page = lambda *_: None  # which is slow
     kinds, readers = args.only or list(KINDS), args.reader or list(READERS)
     with tempfile.TemporaryDirectory() as folder:
         messages = record(Path(folder) / 'recorded', os.getpid() % 50 * 2 + 1, 'ct')

@@ -20,11 +20,9 @@ from support.tick_logs import ARM, Day, log_of, rows_of, SETTINGS
 
 from metactl_ros.check.certificates import check_certificates, Violation
 from metactl_ros.cli import main
-from metactl_ros.replay import figures
-from metactl_ros.replay.figures import kept_rows, NUM_BUCKETS, printable
+from metactl_ros.replay.page import kept_rows, MOST_LISTED, NUM_BUCKETS, printable, write_page
 from metactl_ros.replay.recompute import Difference, Reproduction
-from metactl_ros.replay.report import MOST_LISTED, summary, write_page
-from metactl_ros.replay.verdict import replay_bag, ReplayRequest
+from metactl_ros.replay.verdict import replay_bag, ReplayRequest, summary
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 FACTS = {
@@ -151,7 +149,7 @@ def test_a_page_begins_with_the_verdict_and_tells_the_facts(page):
 
 
 def test_the_colour_is_that_of_what_was_found(tmp_path, log, monkeypatch):
-    monkeypatch.setattr(figures, 'draw_plots', lambda *_: [])
+    monkeypatch.setattr('metactl_ros.replay.page.draw_plots', lambda *_: [])
     difference = Difference(3, 0.03, 'effort', 'joint1', 1.0, 2.0)
     found = [Violation(5, 0.05, 'effort', 1.0, 0.0)]
     pages = {

@@ -25,9 +25,8 @@ from support.worlds import (
     World,
 )
 
-from metactl_ros.bag.cdr import JointValues, Point
 from metactl_ros.bag.tick_log import find_breaks, TickMessages
-from metactl_ros.bag.topics import SHIELD_NAMES
+from metactl_ros.bag.topics import JointValues, Point, SHIELD_NAMES
 from metactl_ros.baselines import load_classical
 from metactl_ros.check.certificates import check_certificates
 from metactl_ros.control.modes import Cause, Mode

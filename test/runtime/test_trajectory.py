@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.trajectories import cdr_of, JOINTS, point, trajectory
 
-from metactl_ros.bag import cdr
+from metactl_ros.bag import topics
 from metactl_ros.runtime import trajectory as module
 from metactl_ros.runtime.joint_samples import MessageError
 from metactl_ros.runtime.trajectory import (
@@ -76,13 +76,13 @@ def test_a_hundred_thousand_points_are_refused_from_a_few_bytes(monkeypatch):
     data, looked = cdr_of(trajectory(*[FINE] * 10)), []
     head = len(cdr_of(trajectory()))
     many = data[: head - 4] + (100_000).to_bytes(4, 'little') + data[head:] * 10_000
-    unpack_from = cdr.struct.unpack_from
+    unpack_from = topics.struct.unpack_from
 
     def watched(kind, buffer, place=0):
         looked.append(place)
         return unpack_from(kind, buffer, place)
 
-    monkeypatch.setattr(cdr.struct, 'unpack_from', watched)
+    monkeypatch.setattr(topics.struct, 'unpack_from', watched)
     with pytest.raises(MessageError, match='at most 2000 points, found 100000'):
         unpack(many)
     assert max(looked) == head - 4

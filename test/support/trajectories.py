@@ -4,7 +4,7 @@
 
 import struct
 
-from metactl_ros.bag.cdr import HEADER, Point, Trajectory
+from metactl_ros.bag.topics import HEADER, Point, Trajectory
 
 JOINTS = ('shoulder', 'elbow')
 SECOND_NS = 1_000_000_000

@@ -16,13 +16,13 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from metactl_ros.config import joint_array, PerJoint
 from metactl_ros.control.loop import ControlLoop, ControlStep
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.control.window import feature_names
 from metactl_ros.metrics import LOST_ERROR_RAD
 from metactl_ros.motion.reference import Sinusoid
-from metactl_ros.per_joint import joint_array, PerJoint
 from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import ArmState, Array, seconds
 from metactl_ros.sim.rollout import for_learning

@@ -24,7 +24,7 @@ from metactl_ros.baselines import observer_gains, on_observer
 from metactl_ros.config import build, require_not_negative, require_positive, shown
 from metactl_ros.control.window import Tokens
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.files import write_json
+from metactl_ros.files import read_yaml, write_json
 from metactl_ros.settings import (
     code_of_checkout,
     load_file,
@@ -34,7 +34,6 @@ from metactl_ros.settings import (
     share_directory,
 )
 from metactl_ros.signals import Array
-from metactl_ros.strict_yaml import read_yaml
 from training.learn.env import ArmEnv, EnvSettings
 from training.learn.networks import make_policy_kwargs, Model, NetworkConfig
 from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer

@@ -7,11 +7,16 @@ import math
 
 import numpy as np
 
-from metactl_ros.config import require_not_negative, require_positive
+from metactl_ros.config import (
+    joint_array,
+    PerJoint,
+    require_joints,
+    require_not_negative,
+    require_positive,
+)
 from metactl_ros.control.estimators.estimator import EstimatorInput
 from metactl_ros.dynamics.friction import Friction, friction_torque
 from metactl_ros.dynamics.rigid_body import RigidBody
-from metactl_ros.per_joint import joint_array, PerJoint, require_joints
 from metactl_ros.signals import Array
 
 

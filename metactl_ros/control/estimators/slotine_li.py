@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metactl_ros.config import require_not_negative, require_positive
+from metactl_ros.config import joint_array, require_not_negative, require_positive
 from metactl_ros.control.estimators.estimator import EstimatorInput
 from metactl_ros.control.law import LawSettings
 from metactl_ros.dynamics.rigid_body import RigidBody
-from metactl_ros.per_joint import joint_array
 from metactl_ros.signals import Array
 
 

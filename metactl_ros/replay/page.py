@@ -1,15 +1,20 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""The plots of a replayed run, each a small SVG with its heading and an alternative text.
+"""The page of a replayed run, and its plots: one HTML file that needs nothing else.
 
-Colours are those of Okabe and Ito, which colour-blind people can distinguish; lines differ in
-style as well. Text and axes take their colour from the reader's light or dark scheme.
+It needs no network, no script and no other file. Whatever comes out of a bag is text, never
+markup: names in it may be anything. A plot is a small SVG with its heading and an alternative
+text. Colours are those of Okabe and Ito, which colour-blind people can distinguish; lines differ
+in style as well. Text and axes take their colour from the reader's light or dark scheme.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 import io
+from pathlib import Path
 import re
-from typing import Any, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple
+from urllib.parse import quote
 import warnings
 
 import matplotlib
@@ -17,13 +22,11 @@ from matplotlib.figure import Figure
 import numpy as np
 from numpy.typing import NDArray
 
+from metactl_ros.bag.tick_log import TickLog
 from metactl_ros.check.certificates import Violation
 from metactl_ros.control.modes import Mode
+from metactl_ros.replay.recompute import Reproduction
 from metactl_ros.signals import Array
-
-if TYPE_CHECKING:
-    from metactl_ros.bag.tick_log import TickLog
-    from metactl_ros.replay.recompute import Reproduction
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = (
     *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00'),
@@ -59,6 +62,34 @@ NUM_BUCKETS = 600
 LARGEST = 1e9
 """Beyond it a number is not drawn."""
 MOST_MARKS = 300
+MOST_LISTED = 200
+"""Violations; of more only the number is reported."""
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+CSS = """
+:root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ccc; --shade: #f4f4f4; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #ddd; --paper: #16181b; --line: #444; --shade: #1f2226; }
+}
+body { background: var(--paper); color: var(--ink); font: 16px/1.45 system-ui, sans-serif;
+  margin: 0 auto; max-width: 1400px; padding: 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.4rem; margin: 0 0 .8rem; }
+h2 { font-size: 1.15rem; margin: 2rem 0 .6rem; border-bottom: 1px solid var(--line); }
+.verdict { border-left: .6rem solid; background: var(--shade); font-size: 1.15rem;
+  margin: 0 0 1rem; padding: .7rem 1rem; white-space: pre-line; }
+.green { border-color: #009e73; } .amber { border-color: #e69f00; } .red { border-color: #d55e00; }
+.grid { display: grid; gap: 1.2rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); }
+.facts { max-width: 760px; }
+details { margin-top: 2rem; } summary { cursor: pointer; font-weight: 600; }
+figure { margin: 0; } figcaption { font-weight: 600; font-size: .95rem; }
+img { display: block; height: auto; width: 100%; }
+table { border-collapse: collapse; font-size: .9rem; width: 100%; }
+th, td { border-bottom: 1px solid var(--line); padding: .2rem .6rem .2rem 0; text-align: left;
+  vertical-align: top; font-weight: normal; }
+th[scope=row] { overflow-wrap: normal; width: 40%; }
+.list { overflow-x: auto; } .list td, .list th { white-space: nowrap; }
+td { font-variant-numeric: tabular-nums; }
+"""
 
 
 class Plot(NamedTuple):
@@ -96,9 +127,7 @@ def kept_rows(values: Array) -> NDArray[np.int64]:
     return np.unique(np.concatenate([[0, len(values) - 1], low, high]))
 
 
-def draw_plots(
-    log: 'TickLog', again: 'Reproduction', violations: Sequence[Violation]
-) -> list[Plot]:
+def draw_plots(log: TickLog, again: Reproduction, violations: Sequence[Violation]) -> list[Plot]:
     """Return every plot of a run, in the order of the page."""
     with warnings.catch_warnings(), matplotlib.rc_context(DRAWING):
         warnings.simplefilter('ignore')  # a letter may be missing from the font
@@ -112,13 +141,10 @@ def draw_plots(
             'Timing': _timing(log, marks),
         }
         # What another controller would have done moved nothing: these are the recorded one's.
-        is_open_loop = again.is_open_loop
-        whose = dict.fromkeys(('Tracking', 'Shield', 'Timing'), ', of the recorded run')
+        of_recorded = ('Tracking', 'Shield', 'Timing') if again.is_open_loop else ()
+        whose = dict.fromkeys(of_recorded, ', of the recorded run')
         return [
-            plot._replace(
-                section=section,
-                heading=plot.heading + (whose.get(section, '') if is_open_loop else ''),
-            )
+            plot._replace(section=section, heading=plot.heading + whose.get(section, ''))
             for section, some in plots.items()
             for plot in some
         ]
@@ -127,69 +153,44 @@ def draw_plots(
 class _Marks:
     """Draws figures over the time of one run, with what is wrong marked in each."""
 
-    def __init__(
-        self, log: 'TickLog', again: 'Reproduction', violations: Sequence[Violation]
-    ) -> None:
+    def __init__(self, log: TickLog, again: Reproduction, violations: Sequence[Violation]) -> None:
         self.time_s = log.time_s
         times = sorted({violation.time_s for violation in violations})
         self._violations = times[:: -(-len(times) // MOST_MARKS) or 1]
         difference = again.first_difference
-        self._difference_s = None if difference is None else difference.time_s
+        self._difference_s = difference and difference.time_s
 
     def lines(
-        self,
-        heading: str,
-        label: str,
-        alt: str,
-        *lines: _Line,
-        is_wide: bool = False,
+        self, heading: str, label: str, alt: str, *lines: _Line, is_wide: bool = False
     ) -> Plot:
         """Return a plot of lines over time; one of a wide range bends its axis."""
         figure, axes = _figure()
         for line in lines:
-            is_shown = np.abs(line.values) <= LARGEST  # NaN is not
-            values = np.where(is_shown, line.values, np.nan)
+            label_of, values, colour, style = line
+            values = np.where(np.abs(values) <= LARGEST, values, np.nan)  # NaN is not
             rows = kept_rows(values)
-            axes.plot(
-                self.time_s[rows], values[rows], line.style, color=line.colour, label=line.label
-            )
+            axes.plot(self.time_s[rows], values[rows], style, color=colour, label=label_of)
         if is_wide:
             axes.set_yscale('symlog', linthresh=0.1)
             axes.yaxis.set_major_formatter('{x:g}')
         return self.finish(figure, heading, label, alt, has_legend=len(lines) > 1)
 
     def finish(
-        self,
-        figure: Figure,
-        heading: str,
-        label: str,
-        alt: str,
-        *,
-        has_legend: bool = False,
+        self, figure: Figure, heading: str, label: str, alt: str, *, has_legend: bool = False
     ) -> Plot:
         """Return a plot with axes over time, once the marks are on it."""
         (axes,) = figure.axes
-        ground = axes.get_xaxis_transform()
-        if self._violations:
-            low = np.full(len(self._violations), 0.03)
-            axes.plot(
-                self._violations,
-                low,
-                '^',
-                color=ORANGE,
-                ms=5,
-                transform=ground,
-                label='violation',
-                clip_on=False,
-            )
-        if self._difference_s is not None:
-            axes.axvline(
-                self._difference_s, color=ORANGE, ls='--', lw=1.2, label='first difference'
-            )
+        at_s, difference_s = self._violations, self._difference_s
+        if at_s:
+            low, ground = np.full(len(at_s), 0.03), axes.get_xaxis_transform()
+            (marks,) = axes.plot(at_s, low, '^', color=ORANGE, ms=5, transform=ground)
+            marks.set(label='violation', clip_on=False)
+        if difference_s is not None:
+            axes.axvline(difference_s, color=ORANGE, ls='--', lw=1.2, label='first difference')
         axes.set_xlabel('time [s]')
         axes.set_ylabel(label)
         axes.grid(alpha=0.25)
-        if has_legend or self._violations or self._difference_s is not None:
+        if has_legend or at_s or difference_s is not None:
             figure.legend(loc='upper left', ncols=3, frameon=False, fontsize=8.5)
         return Plot(heading, _svg_of(figure), alt)
 
@@ -208,9 +209,8 @@ def _svg_of(figure: Figure) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format='svg', metadata={'Date': None, 'Creator': None})
     text = buffer.getvalue()
-    text = (
-        text[text.index('<svg') :].replace(INK, 'var(--ink)').replace(BLUE.lower(), 'var(--main)')
-    )
+    text = text[text.index('<svg') :].replace(INK, 'var(--ink)')
+    text = text.replace(BLUE.lower(), 'var(--main)')
     text = re.sub(r'<metadata>.*?</metadata>', '', text, flags=re.DOTALL)
     head, body = text.split('>', 1)
 
@@ -221,7 +221,7 @@ def _svg_of(figure: Figure) -> str:
     return f'{head}>{SCHEME}' + re.sub(r'\bd="[^"]*"', shorter, body)
 
 
-def _tracking(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
+def _tracking(log: TickLog, marks: _Marks) -> Iterator[Plot]:
     span = f'over {log.time_s[-1]:.1f} s'
     names = [printable(name) for name in log.joint_names]
     for joint, name in enumerate(names):
@@ -244,12 +244,11 @@ def _tracking(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
         )
 
 
-def _efforts(log: 'TickLog', again: 'Reproduction', marks: _Marks) -> Iterator[Plot]:
+def _efforts(log: TickLog, again: Reproduction, marks: _Marks) -> Iterator[Plot]:
     how = 'in open loop' if again.is_open_loop else 'again'
-    names = [printable(name) for name in log.joint_names]
+    names, both = [printable(name) for name in log.joint_names], f', recorded and computed {how}'
     for joint, name in enumerate(names):
         recorded = log.effort_nm[:, joint]
-        both = f', recorded and computed {how}'
         yield marks.lines(
             f'Effort of {name}{both}',
             'effort [N m]',
@@ -268,7 +267,7 @@ def _efforts(log: 'TickLog', again: 'Reproduction', marks: _Marks) -> Iterator[P
         )
 
 
-def _gains(log: 'TickLog', again: 'Reproduction', marks: _Marks) -> Iterator[Plot]:
+def _gains(log: TickLog, again: Reproduction, marks: _Marks) -> Iterator[Plot]:
     for k, name in enumerate(map(printable, log.gain_names)):
         values = log.gains[:, k]
         heading, lines = f'Gain {name}', [_Line('recorded', values, BLUE)]
@@ -281,26 +280,21 @@ def _gains(log: 'TickLog', again: 'Reproduction', marks: _Marks) -> Iterator[Plo
         yield marks.lines(heading, unit, alt, *lines)
 
 
-def _estimates(log: 'TickLog', again: 'Reproduction', marks: _Marks) -> Iterator[Plot]:
+def _estimates(log: TickLog, again: Reproduction, marks: _Marks) -> Iterator[Plot]:
     """Yield what the model was estimated to lack; nothing without an estimator."""
     known = [('recorded', log.estimate_nm, BLUE, '-')]
     if again.is_open_loop:
         known.append(('computed in open loop', again.estimate_nm, YELLOW, ':'))
-    for joint, name in enumerate(map(printable, log.joint_names)):
-        lines = [
-            _Line(label, values[:, joint], colour, style)
-            for label, values, colour, style in known
-            if values is not None
-        ]
-        if not lines:
-            return
+    known = [entry for entry in known if entry[1] is not None]
+    for joint, name in enumerate(map(printable, log.joint_names if known else ())):
+        lines = [_Line(label, x[:, joint], *look) for label, x, *look in known if x is not None]
         heading = f'What the model of {name} lacks, {" and ".join(x.label for x in lines)}'
         most = max(float(np.nanmax(np.abs(x.values), initial=0.0)) for x in lines)
         alt = f'{heading}; at most {most:.3g} N m.'
         yield marks.lines(heading, 'estimate [N m]', alt, *lines)
 
 
-def _shield(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
+def _shield(log: TickLog, marks: _Marks) -> Iterator[Plot]:
     shield = log.shield
     figure, axes = _figure()
     modes = np.nan_to_num(shield['mode'], nan=-1.0)
@@ -342,7 +336,7 @@ def _shield(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
     )
 
 
-def _timing(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
+def _timing(log: TickLog, marks: _Marks) -> Iterator[Plot]:
     late, took = log.shield['late_ms'], log.shield['inference_ms']
     yield marks.lines(
         'Lateness of each tick',
@@ -364,3 +358,108 @@ def _timing(log: 'TickLog', marks: _Marks) -> Iterator[Plot]:
         median, most = (np.median(numbers), numbers.max()) if len(numbers) else (0.0, 0.0)
         alt = f'Histogram of {heading.lower()}: median {median:.3g} ms, at most {most:.3g} ms.'
         yield Plot(f'{heading}, how often', _svg_of(figure), alt)
+
+
+def write_page(
+    path: Path,
+    title: str,
+    summary: Sequence[tuple[str, str]],
+    facts: Mapping[str, object],
+    log: TickLog,
+    again: Reproduction,
+    violations: Sequence[Violation],
+) -> None:
+    """Write the page of a run, and its folder.
+
+    The summary is what a reader wants to know first, line by line: a name and a value. Of the
+    facts `verdict` comes before it; the rest, however nested, is in a folded table. With something
+    in `partial` the page is not green.
+    """
+    is_whole = not log.problems and not log.num_incomplete and not facts.get('partial')
+    is_compared = not again.is_open_loop and bool(again.is_compared.any())
+    colour = 'green' if is_whole and is_compared else 'amber'
+    colour = 'red' if violations or again.first_difference is not None else colour
+    plots = draw_plots(log, again, violations)
+    body = [
+        f'<h1>{escape(title)}</h1>',
+        f'<p class="verdict {colour}" role="status">'
+        f'{escape(str(facts.get("verdict", "no verdict")))}</p>',
+        _table(summary),
+    ]
+    if (found := again.first_difference) is not None:
+        body.append(
+            f'<h2>First difference</h2>\n<p>Tick {found.tick}, at {found.time_s:.3f} s: '
+            f'{escape(str(found.quantity))} of {escape(str(found.joint_or_gain))} was recorded as '
+            f'{found.recorded!r} and computed as {found.recomputed!r}.</p>'
+        )
+    body += _listed(violations)
+    for section in dict.fromkeys(plot.section for plot in plots):
+        body.append(f'<h2>{section}</h2>\n<div class="grid">')
+        body += [_in_html(plot) for plot in plots if plot.section == section]
+        body.append('</div>')
+    body += ['<details><summary>All figures</summary>', _table(_flat(facts)), '</details>']
+    text = '\n'.join(
+        [
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f'<title>{escape(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>',
+            *body,
+            '</body>\n</html>\n',
+        ]
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding='utf-8', errors='replace')
+
+
+def _table(rows: Iterable[tuple[str, object]]) -> str:
+    cells = '\n'.join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(_in_words(value))}</td></tr>'
+        for name, value in rows
+    )
+    return f'<table class="facts">\n{cells}</table>'
+
+
+def _flat(facts: Mapping[str, object], prefix: str = '') -> Iterator[tuple[str, object]]:
+    """Yield every figure with its path of names."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f'{prefix}{name} / ')
+        else:
+            yield f'{prefix}{name}', value
+
+
+def _in_words(value: object) -> str:
+    """Return a value as a reader wants it: six digits, words for truth, lists in one line."""
+    if isinstance(value, bool):
+        return 'yes' if value else 'no'
+    if isinstance(value, float):
+        return f'{value:.6g}'
+    if isinstance(value, list | tuple):
+        return ', '.join(map(_in_words, value)) or 'none'
+    return 'none' if value is None else str(value)
+
+
+def _listed(violations: Sequence[Violation]) -> Iterator[str]:
+    if not violations:
+        return
+    yield f'<h2>Violations: {len(violations)}</h2>'
+    head = ''.join(
+        f'<th scope="col">{name}</th>' for name in ('tick', 'time [s]', 'what', 'found', 'allowed')
+    )
+    rows = '\n'.join(
+        f'<tr><td>{v.tick}</td><td>{v.time_s:.3f}</td><td>{escape(v.what)}</td>'
+        f'<td>{v.found:.4g}</td><td>{v.allowed:.4g}</td></tr>'
+        for v in violations[:MOST_LISTED]
+    )
+    yield f'<div class="list"><table><tr>{head}</tr>\n{rows}</table></div>'
+    if len(violations) > MOST_LISTED:
+        yield f'<p>And {len(violations) - MOST_LISTED} more.</p>'
+
+
+def _in_html(plot: Plot) -> str:
+    source = quote(plot.svg, safe=" =:/'(),;.-_!*[]{}")
+    return (
+        f'<figure><figcaption>{escape(plot.heading)}</figcaption>'
+        f'<img src="data:image/svg+xml,{source}" alt="{escape(plot.alt)}"></figure>'
+    )

@@ -15,8 +15,8 @@ import yaml
 
 from metactl_ros import files
 from metactl_ros.errors import ConfigError
+from metactl_ros.files import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
 from metactl_ros.settings import share_directory
-from metactl_ros.strict_yaml import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
 
 SCALARS = (
     st.none()
