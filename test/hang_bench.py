@@ -25,7 +25,7 @@ import numpy as np
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.files import write_json
-from metactl_ros.motion.limits import motion_limits
+from metactl_ros.motion.reference import motion_limits
 from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.runtime.control_io import Arrival, Inbox
 from metactl_ros.runtime.control_thread import (

@@ -149,7 +149,7 @@ state_intake.effort_doubt = lambda *_: ''
 """
 FOLLOWS_ANYTHING = """
 import numpy as np
-from metactl_ros.motion.limits import MotionBounds
+from metactl_ros.motion.reference import MotionBounds
 from metactl_ros.runtime import reference_source
 honest, most = reference_source.path_within, np.full(2, np.inf)
 any_size = MotionBounds(-most, most, most, most)

@@ -38,7 +38,7 @@ from metactl_ros.bag.topics import FORWARD, RecordedController, SETTINGS, STAMPE
 from metactl_ros.baselines import load_classical, load_learned
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
-from metactl_ros.motion.limits import motion_limits
+from metactl_ros.motion.reference import motion_limits
 from metactl_ros.ros import parameters
 from metactl_ros.ros.diagnostics import idle_report, report, status
 from metactl_ros.ros.front_node import FrontProcess

@@ -24,10 +24,8 @@ from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.runtime.joint_samples import MessageError, read_effort
 from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import ArmState, Array, period_ns_of, ROUNDING_NM, seconds
-from metactl_ros.sim.faults import Perturbation
-from metactl_ros.sim.ground_truth import GroundTruthPlant
-from metactl_ros.sim.plant import PlantStart
-from metactl_ros.sim.sensing import SensedPlant
+from metactl_ros.sim.faults import GroundTruthPlant, Perturbation
+from metactl_ros.sim.plant import PlantStart, SensedPlant
 
 # A reason quotes the message, and a message may be of any size.
 MAX_REASON_LENGTH = 300

@@ -22,9 +22,8 @@ import numpy as np
 
 from metactl_ros.bag.cdr import Trajectory
 from metactl_ros.motion.joining import brake, Far, join, Near, require_joinable
-from metactl_ros.motion.limits import MotionBounds
 from metactl_ros.motion.polynomial_path import Knots
-from metactl_ros.motion.reference import BoundedMotion, Sinusoid
+from metactl_ros.motion.reference import BoundedMotion, MotionBounds, Sinusoid
 from metactl_ros.runtime.joint_samples import MessageError
 from metactl_ros.runtime.trajectory import knots_of, path_within, require_points_within
 from metactl_ros.signals import ArmState, Reference, seconds

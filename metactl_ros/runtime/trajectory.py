@@ -16,8 +16,8 @@ import numpy as np
 
 from metactl_ros.bag.cdr import CdrError, count_trajectory, read_trajectory, Trajectory
 from metactl_ros.control.inputs import ABSURD
-from metactl_ros.motion.limits import MotionBounds
 from metactl_ros.motion.polynomial_path import Knots, PolynomialPath
+from metactl_ros.motion.reference import MotionBounds
 from metactl_ros.runtime.joint_samples import find_joints, MessageError
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, Reference
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong with a simulated robot, when, and what that does to the plant itself.
+"""What can go wrong with a simulated robot, when, and the plant that it happens to.
 
 A fault is on from `at_s` for `for_s`. While it is on it changes each joint state published, see
-`fault_line.py`, or what the plant does in the next period: its `Perturbation`. Once it is over it
-leaves no trace. The truth of the plant is never altered.
+`fault_line.py`, or what the plant does in the next period: its `Perturbation`, which acts on a
+`GroundTruthPlant`. Once it is over it leaves no trace. The truth of the plant is never altered.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from metactl_ros.config import build, MAX_ENTRIES, require_not_negative, shown
 from metactl_ros.dynamics.friction import Friction, friction_torque
 from metactl_ros.dynamics.rigid_body import RigidBody
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
 from metactl_ros.per_joint import scaled
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds
+from metactl_ros.sim.plant import Plant, PlantAround, PlantStart
 
 TAU_Z_RANGE_S = (0.02, 1000.0)
 """Memory horizons that a period of 10 ms can simulate, s."""
@@ -308,15 +310,6 @@ def perturbed_friction(friction: Friction, factor: float) -> Friction:
     )
 
 
-def perturbed_conditions(
-    perturbation: Perturbation, payload_kg: Any, tau_z_s: Any
-) -> tuple[float, float]:
-    """Return payload (kg) and memory horizon (s) under a perturbation, each kept physical."""
-    low_s, high_s = TAU_Z_RANGE_S
-    tau_z = min(max(float(tau_z_s) + perturbation.tau_z_shift_s, low_s), high_s)
-    return max(float(payload_kg) - perturbation.payload_lost_kg, 0.0), tau_z
-
-
 def with_stops(
     body: RigidBody,
     friction: Friction,
@@ -345,3 +338,107 @@ def with_stops(
     qdd = np.zeros_like(effort_nm)
     qdd[free] = np.linalg.solve(mass[np.ix_(free, free)], (effort_nm - bias)[free])
     return np.where(is_jammed, mass @ qdd + bias, effort_nm)
+
+
+class GroundTruthPlant(PlantAround):
+    """A plant that keeps its true state and effort, which `SensedPlant` hides.
+
+    It applies the faults of the plant on top of whatever conditions it is told.
+    """
+
+    truth: ArmState
+    payload_kg: Array
+    delivered_nm: Array
+
+    def __init__(self, plant: Plant, arm: Arm, friction: Friction) -> None:
+        super().__init__(plant)
+        self._arm, self._friction = arm, friction
+        self._perturbation = self._unperturbed = no_perturbation(len(arm.joint_names))
+        self._effort_share = np.array(self._perturbation.effort_share)
+
+    def reset(self, start: PlantStart) -> ArmState:
+        """Begin a new run; nothing has been delivered yet."""
+        self.payload_kg, self.delivered_nm = start.payload_kg, np.zeros(0)
+        self._told = self._in_force = start.payload_kg, start.tau_z_s
+        self._before_ns = 0  # how far the run was when a jam last set the plant anew
+        self.truth = self._plant.reset(start)
+        if self._perturbation != self._unperturbed:
+            self.set_conditions(*self._told)
+        return self.truth
+
+    def step(self, effort_nm: Array) -> ArmState:
+        """Advance the plant; keep effort and state."""
+        self.delivered_nm = self._effort_share * effort_nm
+        if any(self._perturbation.is_jammed):
+            self.truth = self._step_jammed(np.array(self._perturbation.is_jammed))
+        else:
+            self.truth = self._continued(self._plant.step(self.delivered_nm))
+        return self.truth
+
+    def _step_jammed(self, is_jammed: NDArray[np.bool_]) -> ArmState:
+        """Advance a plant whose stops take what the motors give.
+
+        Their torque is the mean of those at both ends of the period; what it still lets a jammed
+        joint move is taken back.
+        """
+        before = self._rested(self.truth, is_jammed)
+        memory = self._plant.memory_nm
+        first = self._stops_nm(before, memory, is_jammed)
+        self._set_anew(before, memory)
+        tried = self._rested(self._plant.step(first), is_jammed, before.q_rad)
+        last = self._stops_nm(tried, self._plant.memory_nm, is_jammed)
+        self._set_anew(before, memory)
+        moved = self._continued(self._plant.step(0.5 * (first + last)))
+        after = self._rested(moved, is_jammed, before.q_rad)
+        self._set_anew(after, self._plant.memory_nm)
+        return after
+
+    @staticmethod
+    def _rested(
+        state: ArmState, is_jammed: NDArray[np.bool_], at_rad: Array | None = None
+    ) -> ArmState:
+        """Return a state whose jammed joints stand still, at other positions if given."""
+        q = state.q_rad if at_rad is None else np.where(is_jammed, at_rad, state.q_rad)
+        return ArmState(state.stamp_ns, q, np.where(is_jammed, 0.0, state.qd_radps))
+
+    def _stops_nm(self, state: ArmState, memory_nm: Array, is_jammed: NDArray[np.bool_]) -> Array:
+        body = self._arm.body(float(self.payload_kg))
+        friction = perturbed_friction(self._friction, self._perturbation.friction_factor)
+        return with_stops(body, friction, state, memory_nm, self.delivered_nm, is_jammed)
+
+    def _set_anew(self, state: ArmState, memory_nm: Array) -> None:
+        self._before_ns = state.stamp_ns
+        motion = (state.q_rad, state.qd_radps, memory_nm)
+        self._plant.reset(PlantStart(*motion, *self._in_force, np.asarray(0)))
+
+    def _continued(self, state: ArmState) -> ArmState:
+        """Return a state with the time since the start of the run."""
+        if not self._before_ns:
+            return state
+        return replace(state, stamp_ns=self._before_ns + state.stamp_ns)
+
+    def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
+        """Change the plant; keep the payload."""
+        self._told = payload_kg, tau_z_s
+        lost_kg, shift_s = self._perturbation.payload_lost_kg, self._perturbation.tau_z_shift_s
+        if lost_kg or shift_s:  # each kept physical
+            payload_kg = np.maximum(payload_kg - lost_kg, 0.0)
+            tau_z_s = np.clip(tau_z_s + shift_s, *TAU_Z_RANGE_S)
+        self._plant.set_conditions(payload_kg, tau_z_s)
+        self._in_force = payload_kg, tau_z_s
+        self.payload_kg = payload_kg
+
+    def set_friction(self, friction: Friction) -> None:
+        """Change the friction that a perturbation multiplies."""
+        self._friction = friction
+        self._plant.set_friction(perturbed_friction(friction, self._perturbation.friction_factor))
+
+    def apply(self, perturbation: Perturbation) -> None:
+        """Let faults act on the plant from the next step on."""
+        if perturbation == self._perturbation:
+            return
+        before, self._perturbation = self._perturbation, perturbation
+        self._effort_share = np.array(perturbation.effort_share)
+        self.set_conditions(*self._told)
+        if perturbation.friction_factor != before.friction_factor:
+            self.set_friction(self._friction)
