@@ -40,7 +40,7 @@ from metactl_ros.processes import (
     ros_arguments,
     Setup,
 )
-from metactl_ros.runtime.deferred_signals import deferred_signals
+from metactl_ros.runtime.process_link import deferred_signals
 from metactl_ros.settings import load_settings
 
 CommandLines: TypeAlias = Callable[[Setup], dict[str, list[str]]]

@@ -46,13 +46,13 @@ from metactl_ros.ros.messages import CommandSender, LATCHED, RELIABLE, SENSOR, T
 from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, STEADY
 from metactl_ros.ros.subscriptions import StateReceiver, subscribe, take
 from metactl_ros.ros.supervisor import Supervisor
-from metactl_ros.runtime.control_io import Command, Inbox
-from metactl_ros.runtime.control_thread import ControlThread
+from metactl_ros.runtime.control_thread import Command, ControlThread
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
 from metactl_ros.runtime.operator_desk import Answer, OperatorDesk
 from metactl_ros.runtime.process_link import Answerer, Fields
 from metactl_ros.runtime.reference_source import source_of
+from metactl_ros.runtime.state_gate import Inbox
 from metactl_ros.runtime.state_intake import StateIntake
 from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
 from metactl_ros.signals import period_ns_of, Policy, to_nanoseconds

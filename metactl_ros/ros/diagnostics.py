@@ -14,8 +14,8 @@ from metactl_ros.runtime.control_thread import ControlThread
 from metactl_ros.runtime.controller import LiveController, Tick
 from metactl_ros.runtime.deadlines import BINS_MS
 from metactl_ros.runtime.joint_samples import set_stamp
-from metactl_ros.runtime.mode_report import ModeLog, recent_lines, text_of
-from metactl_ros.runtime.sources import names_of, SourceWatch
+from metactl_ros.runtime.operator_desk import ModeLog, recent_lines, text_of
+from metactl_ros.runtime.state_intake import names_of, SourceWatch
 from metactl_ros.signals import seconds
 
 LATE_SHARE = 0.01

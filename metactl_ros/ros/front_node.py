@@ -35,7 +35,7 @@ from metactl_ros.ros.messages import RELIABLE
 from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node
 from metactl_ros.runtime.joint_samples import MessageError
 from metactl_ros.runtime.process_link import Allowance, Asker, Fields, Link, LinkError, Packet
-from metactl_ros.runtime.trajectory import unpack
+from metactl_ros.runtime.reference_source import unpack
 from metactl_ros.settings import require_files
 
 TOPICS = (

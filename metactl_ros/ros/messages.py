@@ -42,7 +42,7 @@ from std_msgs.msg import Bool, Float64MultiArray, MultiArrayDimension
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from metactl_ros.bag.topics import SHIELD_NAMES
-from metactl_ros.runtime.control_io import Command
+from metactl_ros.runtime.control_thread import Command
 from metactl_ros.runtime.controller import Tick
 from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, set_stamp
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, Reference

@@ -19,7 +19,7 @@ from std_srvs.srv import Trigger
 from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.control.modes import Mode
 from metactl_ros.ros.messages import SENSOR
-from metactl_ros.runtime.deferred_signals import deferred_signals
+from metactl_ros.runtime.process_link import deferred_signals
 
 MODE, NOW = SHIELD_NAMES.index('mode'), SHIELD_NAMES.index('now_s')
 SHOW_EVERY_S = 0.5

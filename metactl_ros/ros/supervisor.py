@@ -18,9 +18,9 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from metactl_ros.control.modes import Cause
 from metactl_ros.errors import MetactlError
 from metactl_ros.ros.diagnostics import LEVELS
-from metactl_ros.runtime.control_io import Exchange
-from metactl_ros.runtime.mode_report import Change, ENDS, ModeLog
-from metactl_ros.runtime.sources import NAME_UNKNOWN, names_of, Publisher, SourceWatch
+from metactl_ros.runtime.control_thread import Exchange
+from metactl_ros.runtime.operator_desk import Change, ENDS, ModeLog
+from metactl_ros.runtime.state_intake import NAME_UNKNOWN, names_of, Publisher, SourceWatch
 
 POLL_LIST_S = 0.05
 """How often the list of publishers is read."""
