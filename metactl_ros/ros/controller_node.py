@@ -8,7 +8,7 @@
 It is two processes, and a node in each. `LoopNode`, here, is a plain node NAME_loop in the process
 that is started: it receives joint states, publishes commands, and answers only its front. It has
 no service, so that no request of the network can slow it: what rclpy makes of a large one stops
-every thread. Joint states have a thread of their own (`subscriptions.py`), control has one, and so
+every thread. Joint states have a thread of their own (`spin.py`), control has one, and so
 have the front's requests; all leave things for the control thread to pick up.
 
 The front is the lifecycle node NAME, `ControllerNode` of `front_node.py`, in a process that this
@@ -40,12 +40,19 @@ from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.motion.reference import motion_limits
 from metactl_ros.ros import parameters
-from metactl_ros.ros.diagnostics import idle_report, report, status
 from metactl_ros.ros.front_node import FrontProcess
-from metactl_ros.ros.messages import CommandSender, LATCHED, RELIABLE, SENSOR, TELEMETRY, Telemetry
-from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, STEADY
-from metactl_ros.ros.subscriptions import StateReceiver, subscribe, take
-from metactl_ros.ros.supervisor import Supervisor
+from metactl_ros.ros.messages import (
+    CommandSender,
+    diagnostics,
+    LATCHED,
+    RELIABLE,
+    SENSOR,
+    status,
+    TELEMETRY,
+    Telemetry,
+)
+from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, StateReceiver, STEADY, subscribe, take
+from metactl_ros.ros.supervisor import report, Supervisor
 from metactl_ros.runtime.control_thread import Command, ControlThread
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
@@ -57,10 +64,7 @@ from metactl_ros.runtime.state_intake import StateIntake
 from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
 from metactl_ros.signals import period_ns_of, Policy, to_nanoseconds
 
-COMMANDS = (
-    (JointState, STAMPED),
-    (Float64MultiArray, FORWARD),
-)
+COMMANDS = ((JointState, STAMPED), (Float64MultiArray, FORWARD))
 LAST_ANSWER_S = 1.0
 """How long a request that is being answered when the end comes is waited for."""
 REFUSED = 2
@@ -336,20 +340,15 @@ class LoopNode(Node):
         self.get_logger().error(text, **ONCE_PER_SECOND)
 
     def _diagnose(self) -> None:
-        name, stamp_ns = self._name, self._wall_ns()
-        if self._thread is None or not (self._thread.is_alive() or self._thread.error):
-            self._diagnostics.publish(
-                idle_report(name, stamp_ns, self._lifecycle, self.last_error)
-            )
-            return
-        facts = {**self._facts, 'last error': self.last_error}
-        modes, watch = self._supervisor.modes, self._supervisor.watch
-        checks = (self._thread, self._controller, self._intake.counts, facts, modes, watch)
-        array = report(name, stamp_ns, *checks)
-        latency = self._intake.latency.finding()
-        level = DiagnosticStatus.OK if latency.is_good else DiagnosticStatus.WARN
-        array.status.append(status(f'{name}: state latency', level, latency.text, latency.values))
-        self._diagnostics.publish(array)
+        thread, facts = self._thread, {'last error': self.last_error}
+        if thread is not None and (thread.is_alive() or thread.error):
+            about = (self._controller, self._intake, self._facts | facts, self._supervisor)
+            found = report(self._name, thread, *about)
+        else:  # it drives no arm: why, if it should
+            level = DiagnosticStatus.ERROR if self.last_error else DiagnosticStatus.OK
+            text, values = self.last_error or self._lifecycle, {'lifecycle': self._lifecycle}
+            found = [status(f'{self._name}: mode', level, text, values)]
+        self._diagnostics.publish(diagnostics(self._wall_ns(), *found))
 
 
 def _path(text: str) -> Path | None:

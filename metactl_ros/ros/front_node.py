@@ -237,11 +237,6 @@ class ControllerNode(LifecycleNode):
         return SetParametersResult(successful=True)
 
 
-def run_front(link: Link, arguments: Sequence[str] | None) -> int:
-    """Run the front until its link is closed; return the exit code."""
-    return run_node(lambda: ControllerNode(link), arguments)
-
-
 END_WITHIN_S = 1.0
 """How long it may take to end."""
 
@@ -259,7 +254,7 @@ class FrontProcess:
 
         def run() -> None:
             here.close()  # or it would keep the link of its parent open
-            sys.exit(run_front(Link(there), arguments))
+            sys.exit(run_node(lambda: ControllerNode(Link(there)), arguments))
 
         self._process = multiprocessing.get_context('fork').Process(target=run, name='front')
         self._process.start()

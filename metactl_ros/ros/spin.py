@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a node until SIGTERM or SIGINT, and has it answer every request meanwhile.
+"""Runs a node until it is to end, has it answer every request, and fetches its messages.
 
 rclpy's own signal handlers shut the context down at once, after which nothing can be published; so
 they are not installed, and a node can send a last command. The executor has a thread of its own
@@ -12,6 +12,17 @@ rclpy's own services raise on a transition that is not possible, on a type that 
 names; the executor then drops the request, and its client waits for ever. `answer_always` puts the
 callbacks of a node's services into others that answer a refusal with its reason: in the response,
 where that has room for one, and in the log. Requests for very many parameters are refused unread.
+
+Joint states, and what is recorded, are fetched from their subscriptions, not brought by an
+executor. Before each wait rclpy's executor gathers everything a node has, some twenty services
+among it, in Python; what is left of that when a tick begins delays the tick. The wait set of a
+`StateReceiver` has one subscription, is kept, and needs far less; and no service, parameter or
+report can hold up a state. `rclpy.wait_for_message` waits in the same way. Such subscriptions
+report no events either unless asked to: an executor that waits for an event of a subscription is
+woken by its messages, too, again and again until they are taken.
+
+rclpy has no public call to take a message, to wait for one subscription alone, nor to list the
+parameters that were given to a node: all use of its inner names is here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +32,7 @@ import signal
 import sys
 import threading
 import time
-from traceback import format_exception
+import traceback
 from types import FrameType
 from typing import Any
 
@@ -29,12 +40,19 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.msg import SetParametersResult
 from rcl_interfaces.srv import SetParameters
 import rclpy
+from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock, ClockType
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from rclpy.signals import SignalHandlerOptions
+from rclpy.subscription import Subscription
 
 from metactl_ros.config import shown
 from metactl_ros.errors import ConfigError, legible, MetactlError
+from metactl_ros.runtime.deadlines import become_realtime
 
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 """For timers and throttled logs: on any other clock they stop when the wall clock is set back
@@ -67,7 +85,9 @@ class Spinner(threading.Thread):
                 callback()
                 error = callback.exception()
                 if error is not None:
-                    self._log_error(f'a callback failed: {"".join(format_exception(error))}')
+                    self._log_error(
+                        f'a callback failed: {"".join(traceback.format_exception(error))}'
+                    )
         except Exception as error:
             self.error = error
 
@@ -295,3 +315,121 @@ def _refusal(response: Any, reason: str) -> Any:
     elif hasattr(getattr(response, 'result', None), 'reason'):
         response.result.successful, response.result.reason = False, reason
     return response
+
+
+class NotInExecutor(CallbackGroup):
+    """Keeps executors from a subscription, but not from its events."""
+
+    def can_execute(self, entity: Any) -> bool:
+        """Return whether an executor may care for an entity."""
+        return not isinstance(entity, Subscription)
+
+    def beginning_execution(self, entity: Any) -> bool:
+        """Permit what may be executed at all."""
+        return self.can_execute(entity)
+
+    def ending_execution(self, entity: Any) -> None:
+        """Nothing is kept of what runs."""
+
+
+NO_EVENTS = SubscriptionEventCallbacks(use_default_callbacks=False)
+
+
+def subscribe(
+    node: Node,
+    kind: Any,
+    topic: str,
+    quality: QoSProfile,
+    events: SubscriptionEventCallbacks = NO_EVENTS,
+    *,
+    raw: bool = False,
+) -> Any:
+    """Return a subscription from which messages are to be taken, raw as bytes."""
+    own = {'callback_group': NotInExecutor(), 'event_callbacks': events, 'raw': raw}
+    return node.create_subscription(kind, topic, _never, quality, **own)
+
+
+def take(subscription: Any) -> tuple[Any, dict[str, int]] | None:
+    """Return the oldest message that waits and what is known of it, None if there is none."""
+    taken: tuple[Any, dict[str, int]] | None = subscription.handle.take_message(
+        subscription.msg_type, subscription.raw
+    )
+    return taken
+
+
+def parameter_overrides(node: Node) -> set[str]:
+    """Return the names of the parameters that a node was started with, declared or not."""
+    return set(node._parameter_overrides)
+
+
+def _never(_: Any) -> None:
+    raise AssertionError('an executor took a message from a subscription that is not its own')
+
+
+POLL_NS = 10_000_000
+"""How soon a request to stop is noticed."""
+PAUSE_S = 0.0005
+"""After a wait without a message."""
+
+
+class Worker(threading.Thread):
+    """A thread that works until stopped; what it raises ends it, and is kept."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._must_stop = threading.Event()
+        self.error: str | None = None
+        """Why the thread ended, if it was not asked to."""
+
+    def stop(self) -> None:
+        """Ask for the end and wait for it."""
+        self._must_stop.set()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        """Work until stopped."""
+        try:
+            self._work()
+        except Exception:
+            self.error = traceback.format_exc()
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+
+class StateReceiver(Worker):
+    """Hands every message, and what is known of it, to a function until stopped."""
+
+    def __init__(
+        self,
+        subscription: Any,
+        context: Any,
+        receive: Callable[[Any, dict[str, int]], None],
+        priority: int,
+    ) -> None:
+        super().__init__('receiver')
+        self._subscription = subscription
+        self._wait_set = rclpy_implementation.WaitSet(1, 0, 0, 0, 0, 0, context.handle)
+        self._receive, self._priority = receive, priority
+        while take(subscription) is not None:
+            pass  # it came before it was wanted, at an unknown time
+
+    def _work(self) -> None:
+        become_realtime(self._priority)
+        while not self._must_stop.is_set():
+            self._wait()
+            taken = take(self._subscription)
+            if taken is None:
+                # The time is over, or a message is announced and not yet delivered: then who
+                # delivers it may need this core.
+                time.sleep(PAUSE_S)
+            while taken is not None and not self._must_stop.is_set():
+                self._receive(*taken)
+                taken = take(self._subscription)
+
+    def _wait(self) -> None:
+        """Wait for a message, but not for ever."""
+        self._wait_set.clear_entities()
+        self._wait_set.add_subscription(self._subscription.handle)
+        self._wait_set.wait(POLL_NS)

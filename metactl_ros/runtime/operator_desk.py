@@ -64,8 +64,7 @@ TEXTS = {
         'check payload, effort limits and model of the arm',
     ),
     Cause.NO_MOTION: Text(
-        'a joint had its full effort and did not move',
-        'check brakes, drives and obstacles',
+        'a joint had its full effort and did not move', 'check brakes, drives and obstacles'
     ),
     Cause.STALE_STATE: Text(
         'no joint state came in time, or the controller itself was late',
@@ -104,8 +103,7 @@ TEXTS = {
         'check sign and unit of efforts, the drives, and the model in arm.yaml',
     ),
     Cause.INTERNAL_ERROR: Text(
-        'an exception was raised, or an effort failed the last check',
-        'see the log, and report it',
+        'an exception was raised, or an effort failed the last check', 'see the log, and report it'
     ),
     Cause.SECOND_SOURCE: Text(
         'more than one publisher speaks for the arm, or to it', 'end all but one'

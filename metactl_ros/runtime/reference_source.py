@@ -91,10 +91,7 @@ def knots_of(trajectory: Trajectory, joint_names: Sequence[str]) -> Knots:
 
 
 def _field(
-    field: str,
-    rows: Sequence[Sequence[float]],
-    names: Sequence[str],
-    places: Sequence[int],
+    field: str, rows: Sequence[Sequence[float]], names: Sequence[str], places: Sequence[int]
 ) -> Array:
     """Return the rows, shape (P, n), with NaN in place of empty ones."""
     sizes = np.array([len(row) for row in rows])

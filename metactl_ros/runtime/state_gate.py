@@ -62,15 +62,7 @@ LATE, DISTRUSTED = 'late states', 'distrusted stamps'
 OF_CLOCKS = ('old stamps', 'clock jumps', LATE, DISTRUSTED)
 """Objections to the stamp, not to what it belongs to."""
 IMPOSSIBLE = 'impossible motions'
-COUNTED = (
-    'accepted',
-    'dropped',
-    *OF_CLOCKS,
-    IMPOSSIBLE,
-    'new timelines',
-    'leaps',
-    'clock drifts',
-)
+COUNTED = ('accepted', 'dropped', *OF_CLOCKS, IMPOSSIBLE, 'new timelines', 'leaps', 'clock drifts')
 
 
 class StateGate:
