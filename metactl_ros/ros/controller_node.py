@@ -104,9 +104,9 @@ class LoopNode(Node):
             'activate': self._activate,
             'deactivate': self._deactivate,
             'cleanup': self._cleanup,
-            'set_payload': self._set_payload,
-            'follow': self._follow,
-            'note_error': self._note_error,
+            'set_payload': lambda payload_kg: setattr(self._requests, 'payload_kg', payload_kg),
+            'follow': lambda data, ros_now_ns: self._controller.follow(data, ros_now_ns),
+            'note_error': lambda text: setattr(self, 'last_error', text),
         }
 
     @property
@@ -157,9 +157,6 @@ class LoopNode(Node):
             fields['data'] = data
         self._requested[what](**fields)
         return {}
-
-    def _note_error(self, text: str) -> None:
-        self.last_error = text
 
     def _configure(self, values: dict[str, Any], *, uses_sim_time: bool) -> None:
         """Load arm, controller and policy, and create all topics."""
@@ -328,12 +325,6 @@ class LoopNode(Node):
             self._telemetry.publish(
                 command.stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
             )
-
-    def _set_payload(self, payload_kg: float) -> None:
-        self._requests.payload_kg = payload_kg
-
-    def _follow(self, data: bytes, ros_now_ns: int) -> None:
-        self._controller.follow(data, ros_now_ns)
 
     def _complain(self, text: str) -> None:
         """Say what is wrong with a message, at most once a second."""

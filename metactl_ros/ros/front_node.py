@@ -39,18 +39,8 @@ from metactl_ros.runtime.reference_source import unpack
 from metactl_ros.settings import require_files
 
 TOPICS = (
-    'joint_states',
-    STAMPED,
-    FORWARD,
-    'stop_request',
-    '~/reference',
-    '~/feedback',
-    '~/error',
-    '~/output',
-    '~/gains',
-    '~/shield',
-    '~/bundle',
-    '/diagnostics',
+    *('joint_states', STAMPED, FORWARD, 'stop_request', '~/bundle', '/diagnostics'),
+    *('~/reference', '~/feedback', '~/error', '~/output', '~/gains', '~/shield'),
 )
 """What the process that controls receives and publishes; the front knows the remappings."""
 LOAD_WITHIN_S, CHANGE_WITHIN_S, ANSWER_WITHIN_S = 120.0, 10.0, 2.0

@@ -197,14 +197,7 @@ def answer_always(node: Any) -> None:
     services = list(node.services)
     states = [service.callback for service in services if service.srv_type is GetState]
     for service in services:
-        honest = _only_usual(service.callback, node.has_parameter)
-        name = service.srv_name.rpartition('/')[2]
-        if service.srv_type is SetParameters:
-            service.callback = _each_alone(honest, name, log)
-        elif service.srv_type is ChangeState:
-            service.callback = _answered(honest, name, log, _from_state(*states))
-        else:
-            service.callback = _answered(honest, name, log)
+        service.callback = _HonestCallback(service, node.has_parameter, states, log)
 
 
 class _RefusalLog:
@@ -224,72 +217,62 @@ class _RefusalLog:
             self._say(f'{text} Others that come within this second are not logged.')
 
 
-def _answered(
-    honest: Callback,
-    name: str,
-    log: _RefusalLog,
-    explain: Callable[[Any, str], str] = lambda _, reason: reason,
-) -> Callback:
-    """Return a callback that answers with a refusal where another would raise."""
+class _HonestCallback:
+    """The callback of a service, which answers with a refusal where that would raise."""
 
-    def answer(request: Any, response: Any) -> Any:
+    def __init__(
+        self,
+        service: Any,
+        has_parameter: Callable[[str], bool],
+        states: Sequence[Callback],
+        log: _RefusalLog,
+    ) -> None:
+        self._callback, self._kind = service.callback, service.srv_type
+        self._name = service.srv_name.rpartition('/')[2]
+        self._has_parameter, self._states, self._log = has_parameter, states, log
+
+    def __call__(self, request: Any, response: Any) -> Any:
+        if self._kind is SetParameters:
+            response.results = self._set_each(request.parameters)
+            return response
         try:
-            return honest(request, response)
+            return self._usual(request, response)
         except Exception as error:
-            reason = explain(request, _reason(error))
-            log(f'{name}: refused: {reason}')
+            reason = _reason(error)
+            if self._kind is ChangeState:
+                asked = request.transition.label or request.transition.id
+                (state_of,) = self._states
+                state = state_of(GetState.Request(), GetState.Response()).current_state.label
+                reason = f'the transition {shown(asked)} is not possible from {state} ({reason})'
+            self._log(f'{self._name}: refused: {reason}')
             return _refusal(type(response)(), reason)
 
-    return answer
+    def _set_each(self, parameters: Sequence[Any]) -> list[Any]:
+        """Set each parameter, whether or not the others can be set; return the results."""
+        if len(parameters) <= MOST_PARAMETERS:
+            return [self._set(parameter) for parameter in parameters]
+        reason = f'expected at most {MOST_PARAMETERS} parameters, found {len(parameters)}'
+        self._log(f'{self._name}: refused: {reason}')
+        return [SetParametersResult(successful=False, reason=reason)]
 
-
-def _each_alone(honest: Callback, name: str, log: _RefusalLog) -> Callback:
-    """Return a callback that sets each parameter, whether or not the others can be set."""
-
-    def refused(parameter: Any, reason: str) -> Any:
-        log(f'{name}: {shown(parameter.name)} refused: {reason}')
-        return SetParametersResult(successful=False, reason=reason)
-
-    def answer_one(parameter: Any) -> Any:
+    def _set(self, parameter: Any) -> Any:
         request = SetParameters.Request(parameters=[parameter])
         try:
-            (result,) = honest(request, SetParameters.Response()).results
+            (result,) = self._usual(request, SetParameters.Response()).results
+            if result.successful:
+                return result
+            reason = result.reason[:MOST_REASON]
         except Exception as error:
-            return refused(parameter, _reason(error))
-        return result if result.successful else refused(parameter, result.reason[:MOST_REASON])
+            reason = _reason(error)
+        self._log(f'{self._name}: {shown(parameter.name)} refused: {reason}')
+        return SetParametersResult(successful=False, reason=reason)
 
-    def answer(request: Any, response: Any) -> Any:
-        count = len(request.parameters)
-        if count > MOST_PARAMETERS:
-            reason = f'expected at most {MOST_PARAMETERS} parameters, found {count}'
-            log(f'{name}: refused: {reason}')
-            response.results = [SetParametersResult(successful=False, reason=reason)]
-        else:
-            response.results = [answer_one(parameter) for parameter in request.parameters]
-        return response
+    def _usual(self, request: Any, response: Any) -> Any:
+        """Pass a request on; raise if it is too much to be read, or names nothing.
 
-    return answer
-
-
-def _from_state(state_of: Callback) -> Callable[[Any, str], str]:
-    """Return a function that says which transition was refused, and from which state."""
-
-    def explain(request: Any, reason: str) -> str:
-        asked = request.transition.label or request.transition.id
-        state = state_of(GetState.Request(), GetState.Response()).current_state.label
-        return f'the transition {shown(asked)} is not possible from {state} ({reason})'
-
-    return explain
-
-
-def _only_usual(honest: Callback, has_parameter: Callable[[str], bool]) -> Callback:
-    """Return a callback that raises on what is too much to be read, or names nothing.
-
-    rclpy takes a parameter without a name for a declared one, names others wrongly, and writes
-    the whole label of a transition that is not there to the log.
-    """
-
-    def answer(request: Any, response: Any) -> Any:
+        rclpy takes a parameter without a name for a declared one, names others wrongly, and
+        writes the whole label of a transition that is not there to the log.
+        """
         if len(getattr(getattr(request, 'transition', None), 'label', '')) > MOST_LABEL:
             raise ValueError(f'expected a label of at most {MOST_LABEL} characters')
         for field in ('parameters', 'names', 'prefixes'):
@@ -297,11 +280,9 @@ def _only_usual(honest: Callback, has_parameter: Callable[[str], bool]) -> Callb
             if count > MOST_PARAMETERS:
                 raise ValueError(f'expected at most {MOST_PARAMETERS} {field}, found {count}')
         names = [parameter.name for parameter in getattr(request, 'parameters', ())]
-        if unknown := [name for name in names if not has_parameter(name)]:
+        if unknown := [name for name in names if not self._has_parameter(name)]:
             raise ValueError(f'{shown(unknown)} is no parameter of this node')
-        return honest(request, response)
-
-    return answer
+        return self._callback(request, response)
 
 
 def _reason(error: Exception) -> str:

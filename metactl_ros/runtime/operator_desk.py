@@ -229,6 +229,9 @@ class Answer(NamedTuple):
     message: str
 
 
+NOT_TAKEN = Answer(False, f'no tick came within {PATIENCE_S} s: is there a joint state?')
+
+
 class OperatorDesk:
     """Passes requests on to a controller, and waits for the ticks that take them."""
 
@@ -247,7 +250,7 @@ class OperatorDesk:
             return Answer(True, f'{asked}, once the controller drives: it does not yet.')
         tick = self._tick_that_took(lambda: True)
         if tick is None:
-            return _not_taken()
+            return NOT_TAKEN
         if is_wanted:
             # An arm that rolls out of STOP, or has no reference yet, is enabled all the same.
             is_done = tick.mode < Mode.STOP or (tick.mode, tick.cause) == (
@@ -269,7 +272,7 @@ class OperatorDesk:
         tick = self._tick_that_took(lambda: not self._requests.reset_fault)
         if tick is None:
             self._requests.reset_fault = False
-            return _not_taken()
+            return NOT_TAKEN
         if tick.mode != Mode.FAULT:
             return Answer(True, f'left FAULT: {self._explain(tick)}')
         doubt = Cause(int(self._controller.loop.doubts))
@@ -294,7 +297,7 @@ class OperatorDesk:
         tick = self._tick_that_took(lambda: not self._requests.clear_context)
         if tick is None:
             self._requests.clear_context = False  # or it would be done much later, unasked
-            return _not_taken()
+            return NOT_TAKEN
         return Answer(True, f'cleared: {self._explain(tick)}')
 
     def _tick_that_took(self, is_taken: Callable[[], bool]) -> Tick | None:
@@ -337,7 +340,3 @@ def obstacles(tick: Tick, limits: JointLimits, doubt: Cause) -> list[Cause]:
         if is_so
     ]
     return found or [tick.cause]
-
-
-def _not_taken() -> Answer:
-    return Answer(False, f'no tick came within {PATIENCE_S} s: is there a joint state?')

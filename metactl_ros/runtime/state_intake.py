@@ -195,8 +195,7 @@ class SourceWatch:
     def __init__(self, states_topic: str) -> None:
         self._topic = states_topic
         self._listing = Listing()
-        self._were_several = False
-        self.streams, self.contradictions = Streams(), Contradictions()
+        self.forget_messages()
         self.states: Sequence[Publisher] = ()
         """Who is listed for joint states."""
         self.findings: tuple[str, ...] = ()
@@ -324,16 +323,7 @@ class StateIntake:
         exchange: Exchange,
         complain: Callable[[str], None],
     ) -> None:
-        """Make an intake.
-
-        Args:
-            arm: Whose joints are read.
-            timing: Of the controller.
-            sources: Keeps publishers apart.
-            inbox: Where accepted states go.
-            exchange: Of the control thread: where faults go.
-            complain: Logs what is wrong with a message.
-        """
+        """Make an intake; faults go to the exchange, and what is wrong with a message to a log."""
         timeout_ns, self._is_simulated = timing.state_timeout_ns, timing.ticks_on_states
         self._gate = StateGate(arm, timing.period_ns, None if self._is_simulated else timeout_ns)
         self._joints, self._most_nm = arm.joint_names, arm.limits.effort_nm

@@ -8,6 +8,7 @@ switches one of these habits off; without any one of them the arm is another arm
 
 from pathlib import Path
 import tempfile
+from typing import Any
 
 import numpy as np
 
@@ -121,19 +122,13 @@ class BulletArm:
         """The true friction memory z, shape (n,)."""
         return np.array(self._memory_nm)
 
-    def _joint_states(self) -> tuple[tuple[float, ...], ...]:
+    def _joint_states(self) -> Any:
         """Return (position, velocity, ...) of each joint."""
-        states: tuple[tuple[float, ...], ...] = pybullet.getJointStates(
-            self._body, self._joints, **self._here
-        )
-        return states
+        return pybullet.getJointStates(self._body, self._joints, **self._here)
 
-    def _state(self, motion: tuple[tuple[float, ...], ...]) -> ArmState:
-        return ArmState(
-            self._stamp_ns,
-            np.array([joint[0] for joint in motion]),
-            np.array([joint[1] for joint in motion]),
-        )
+    def _state(self, motion: Any) -> ArmState:
+        q, qd = (np.array([joint[k] for joint in motion]) for k in (0, 1))
+        return ArmState(self._stamp_ns, q, qd)
 
 
 def substeps_per_period(rate_hz: float, substep_hz: float) -> int:

@@ -10,6 +10,7 @@ A fault is on from `at_s` for `for_s`. While it is on it changes each joint stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 import difflib
+from functools import partial
 import math
 from typing import Any, NamedTuple
 
@@ -45,81 +46,54 @@ class Kind(NamedTuple):
     """In lockstep the robot would wait for ever for the answer to a state nobody can use."""
 
 
+_late = partial(Kind, needs_real_time=True)
+_joint = partial(Kind, is_per_joint=True)
 KINDS = {
-    'drop': Kind('this share of states is lost', 'share', 0.2, (0.0, 1.0), needs_real_time=True),
-    'burst': Kind(
-        'states are held back so long, then come all at once',
-        's',
-        0.2,
-        (0.01, 10.0),
-        needs_real_time=True,
-    ),
-    'delay': Kind(
-        'states come so much later, in whole periods', 's', 0.02, (0.0, 10.0), needs_real_time=True
-    ),
-    'jitter': Kind(
+    'drop': _late('this share of states is lost', 'share', 0.2, (0.0, 1.0)),
+    'burst': _late('states are held back so long, then come all at once', 's', 0.2, (0.01, 10.0)),
+    'delay': _late('states come so much later, in whole periods', 's', 0.02, (0.0, 10.0)),
+    'jitter': _late(
         'states come late by whole periods at random, up to this; their order is kept',
-        's',
-        0.02,
-        (0.0, 10.0),
-        needs_real_time=True,
+        *('s', 0.02, (0.0, 10.0)),
     ),
-    'latency': Kind(
+    'latency': _late(
         'states come so much later, in whole periods; one that begins at 0 s is there from the '
         'first state on, and leaves no gap that would tell of it',
-        's',
-        0.22,
-        (0.0, 10.0),
-        needs_real_time=True,
+        *('s', 0.22, (0.0, 10.0)),
     ),
-    'freeze': Kind('positions and velocities stay, stamps go on', is_per_joint=True),
-    'nan': Kind('positions and velocities are NaN', is_per_joint=True, needs_real_time=True),
-    'reorder': Kind('of two states the later comes first', needs_real_time=True),
-    'rename': Kind('joints bear other names', is_per_joint=True, needs_real_time=True),
-    'sign_flip': Kind('velocities have the wrong sign', is_per_joint=True),
-    'velocity_zero': Kind('velocities are zero', is_per_joint=True),
-    'velocity_scale': Kind(
+    'freeze': _joint('positions and velocities stay, stamps go on'),
+    'nan': _joint('positions and velocities are NaN', needs_real_time=True),
+    'reorder': _late('of two states the later comes first'),
+    'rename': _joint('joints bear other names', needs_real_time=True),
+    'sign_flip': _joint('velocities have the wrong sign'),
+    'velocity_zero': _joint('velocities are zero'),
+    'velocity_scale': _joint(
         'velocities are multiplied by this, as in another unit',
-        'factor',
-        round(math.degrees(1.0), 2),
-        (-1000.0, 1000.0),
-        is_per_joint=True,
+        *('factor', round(math.degrees(1.0), 2), (-1000.0, 1000.0)),
     ),
-    'effort_scale': Kind(
+    'effort_scale': _joint(
         'measured efforts are multiplied by this, as in another unit',
-        'factor',
-        1000.0,
-        (-1e6, 1e6),
-        is_per_joint=True,
+        *('factor', 1000.0, (-1e6, 1e6)),
     ),
-    'bias': Kind('this is added to positions', 'rad', 0.05, (-10.0, 10.0), is_per_joint=True),
-    'quantise': Kind(
+    'bias': _joint('this is added to positions', 'rad', 0.05, (-10.0, 10.0)),
+    'quantise': _joint(
         'an encoder of so many bits per revolution; velocities are its differences',
-        'bits',
-        10.0,
-        (1.0, 32.0),
-        is_per_joint=True,
+        *('bits', 10.0, (1.0, 32.0)),
     ),
-    'torque_loss': Kind(
-        'this share of each effort is lost', 'share', 0.3, (0.0, 1.0), is_per_joint=True
-    ),
+    'torque_loss': _joint('this share of each effort is lost', 'share', 0.3, (0.0, 1.0)),
     'friction_step': Kind(
         'Coulomb and static friction are multiplied by this', 'factor', 2.0, (0.0, 20.0)
     ),
     'payload_drop': Kind('payload lost; a negative one is added', 'kg', 0.5, (-10.0, 10.0)),
     'tau_z_drift': Kind('the memory horizon drifts at this rate', 's/s', 0.1, (-10.0, 10.0)),
     'brake': Kind('the brake is engaged whatever is commanded'),
-    'jam': Kind('joints do not move whatever the torque', is_per_joint=True),
-    'clock_jump': Kind('this is added to stamps', 's', 5.0, (-1e8, 1e8), needs_real_time=True),
-    'clock_rate': Kind(
-        'stamps advance at this multiple of the time',
-        'factor',
-        3.0,
-        (0.001, 1000.0),
-        needs_real_time=True,
+    'jam': _joint('joints do not move whatever the torque'),
+    'clock_jump': _late('this is added to stamps', 's', 5.0, (-1e8, 1e8)),
+    'clock_rate': _late(
+        'stamps advance at this multiple of the time', 'factor', 3.0, (0.001, 1000.0)
     ),
-    'clock_stick': Kind('stamps advance by 1 ns per state', needs_real_time=True),
-    'silence': Kind('no state is published at all', needs_real_time=True),
+    'clock_stick': _late('stamps advance by 1 ns per state'),
+    'silence': _late('no state is published at all'),
 }
 
 
@@ -321,15 +295,8 @@ def with_stops(
     """Return the effort that acts on an arm whose jammed joints are held by stops, N m, (n,).
 
     M qdd + C qd + g + F = tau is solved for the free joints with qdd = 0 at the others; these get
-    what keeps it so, whatever the motors give.
-
-    Args:
-        body: The arm with its payload.
-        friction: In force.
-        state: The jammed joints at rest.
-        memory_nm: The friction memory z, shape (n,).
-        effort_nm: What the motors give, shape (n,).
-        is_jammed: Shape (n,).
+    what keeps it so, whatever the motors give. The jammed joints of the state are at rest, and the
+    body is the arm with its payload.
     """
     mass = body.inertia_matrix(state.q_rad)
     bias = body.at(state.q_rad, state.qd_radps).bias
