@@ -21,6 +21,7 @@ signal, with exit code 1. This is not a safety-rated function.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 import json
 from pathlib import Path
@@ -88,7 +89,7 @@ class LoopNode(Node):
         self._is_ending = False
         self._thread: ControlThread | None = None
         self._receiver: StateReceiver | None = None
-        self._owned: list[tuple[Callable[[Any], Any], Any]] = []
+        self._owned = ExitStack()
         self._lifecycle = 'unconfigured'
         self.last_error = ''
         topics = [self._topics[topic] for _, topic in COMMANDS]
@@ -230,11 +231,11 @@ class LoopNode(Node):
             has_estimate=controller.estimator is not None,
         )
         self._states = subscribe(self, JointState, self._topics['joint_states'], SENSOR)
-        self._owned.append((self.destroy_subscription, self._states))
+        self._owned.callback(self.destroy_subscription, self._states)
 
     def _publisher(self, kind: Any, topic: str, quality: Any) -> Any:
         publisher = self.create_publisher(kind, self._topics[topic], quality)
-        self._owned.append((self.destroy_publisher, publisher))
+        self._owned.callback(self.destroy_publisher, publisher)
         return publisher
 
     def _activate(self) -> None:
@@ -295,9 +296,7 @@ class LoopNode(Node):
         self._lifecycle = 'unconfigured'
 
     def _give_back(self) -> None:
-        while self._owned:
-            destroy, entity = self._owned.pop()
-            destroy(entity)
+        self._owned.close()
         self._thread = self._receiver = None
 
     def _stop_driving(self) -> None:

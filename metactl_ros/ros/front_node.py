@@ -12,7 +12,7 @@ there already, so that the controller starts as fast as if it were one process.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 import functools
 import multiprocessing
 import os
@@ -78,7 +78,7 @@ class ControllerNode(LifecycleNode):
         super().__init__('controller', **options)
         parameters.declare(self, parameters.CONTROLLER, 'controller_node.yaml')
         require_files(self._values())
-        self._owned: list[tuple[Callable[[Any], Any], Any]] = []
+        self._owned = ExitStack()
         self.exit_code = 0
         self._points = Allowance(POINTS_AT_ONCE, POINTS_PER_S)
         self._payloads = Allowance(PAYLOADS_PER_S, PAYLOADS_PER_S)
@@ -110,7 +110,7 @@ class ControllerNode(LifecycleNode):
     @reported
     def on_configure(self, _: LifecycleState) -> None:
         """Have arm, controller and policy loaded, and create all services."""
-        self._release()  # what is left of one that failed half-way
+        self._owned.close()  # what is left of one that failed half-way
         values = self._values()
         uses_sim_time = self.get_parameter('use_sim_time').value
         self._ask('configure', LOAD_WITHIN_S, values=values, uses_sim_time=uses_sim_time)
@@ -121,7 +121,7 @@ class ControllerNode(LifecycleNode):
             wanted.append((JointTrajectory, '~/joint_trajectory', self._on_trajectory, True))
         for kind, topic, callback, is_raw in wanted:
             made = self.create_subscription(kind, topic, callback, RELIABLE, raw=is_raw)
-            self._owned.append((self.destroy_subscription, made))
+            self._owned.callback(self.destroy_subscription, made)
         for kind, name, fields_of in (
             (SetBool, 'enable', lambda request: {'is_wanted': request.data}),
             (Trigger, 'reset_fault', lambda _: {}),
@@ -129,9 +129,9 @@ class ControllerNode(LifecycleNode):
         ):
             answer = functools.partial(self._on_request, name, fields_of)
             made = self.create_service(kind, f'~/{name}', answer)
-            self._owned.append((self.destroy_service, made))
+            self._owned.callback(self.destroy_service, made)
         self.add_on_set_parameters_callback(self._on_set)
-        self._owned.append((self.remove_on_set_parameters_callback, self._on_set))
+        self._owned.callback(self.remove_on_set_parameters_callback, self._on_set)
 
     @reported
     def on_activate(self, state: LifecycleState) -> None:
@@ -148,16 +148,11 @@ class ControllerNode(LifecycleNode):
     @reported
     def on_cleanup(self, _: LifecycleState) -> None:
         """Take back what configure created, so that it may be done again, and differently."""
-        self._release()
+        self._owned.close()
         self._ask('cleanup', CHANGE_WITHIN_S)
 
     def _values(self) -> dict[str, Any]:
         return {name: self.get_parameter(name).value for name in parameters.CONTROLLER}
-
-    def _release(self) -> None:
-        while self._owned:
-            destroy, entity = self._owned.pop()
-            destroy(entity)
 
     @reported
     def on_shutdown(self, _: LifecycleState) -> None:
