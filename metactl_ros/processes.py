@@ -30,7 +30,7 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.options import ControllerOptions, option, options_of, PlantOptions
 from metactl_ros.ros.parameters import defaults_of
-from metactl_ros.runtime.deferred_signals import deferred_signals
+from metactl_ros.runtime.process_link import deferred_signals
 from metactl_ros.settings import (
     faults_file,
     load_settings,

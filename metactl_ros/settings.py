@@ -33,9 +33,8 @@ from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import read_yaml
 from metactl_ros.sim.faults import Fault, parse_faults, plant_entries
-from metactl_ros.sim.plant import Plant
+from metactl_ros.sim.plant import Plant, SensedPlant, Sensing
 from metactl_ros.sim.rk4_arm import Rk4Arm
-from metactl_ros.sim.sensing import SensedPlant, Sensing
 from metactl_ros.sim.task import Task
 
 T = TypeVar('T')

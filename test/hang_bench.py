@@ -25,15 +25,15 @@ import numpy as np
 
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.files import write_json
-from metactl_ros.motion.limits import motion_limits
+from metactl_ros.motion.reference import motion_limits
 from metactl_ros.policy.bundle import load_bundle
-from metactl_ros.runtime.control_io import Arrival, Inbox
 from metactl_ros.runtime.control_thread import (
     ControlThread,
 )
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
 from metactl_ros.runtime.reference_source import MotionSource
+from metactl_ros.runtime.state_gate import Arrival, Inbox
 from metactl_ros.settings import load_settings, provenance, shipped_policy
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.task import draw_evaluation

@@ -50,7 +50,7 @@ Timing = controller_node.Timing
 controller_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
 """
 ONE_STATE_PER_TICK = """
-from metactl_ros.runtime.control_io import Inbox
+from metactl_ros.runtime.state_gate import Inbox
 honest = Inbox.take
 def take(self, timeout_s=0.0):
     first, *rest = honest(self, timeout_s) or [None]
@@ -127,13 +127,13 @@ Guard.see = lambda self, *given, **named: None
 StateGate._out_of_step = StateGate._note_lost = lambda *_: None
 """
 HEARS_EVERYBODY = """
-from metactl_ros.runtime.sources import Contradictions, SourceWatch, Streams
+from metactl_ros.runtime.state_intake import Contradictions, SourceWatch, Streams
 Contradictions.are_there = Streams.are_several = lambda *_: False
 Streams.receive = lambda *_: True
 SourceWatch.look = lambda *_: None
 """
 JOINS_IN = """
-from metactl_ros.runtime.sources import SourceWatch
+from metactl_ros.runtime.state_intake import SourceWatch
 from metactl_ros.ros.supervisor import Supervisor
 SourceWatch.look = lambda *_: None
 Supervisor.require_alone = lambda self, *given, **named: None
@@ -149,7 +149,7 @@ state_intake.effort_doubt = lambda *_: ''
 """
 FOLLOWS_ANYTHING = """
 import numpy as np
-from metactl_ros.motion.limits import MotionBounds
+from metactl_ros.motion.reference import MotionBounds
 from metactl_ros.runtime import reference_source
 honest, most = reference_source.path_within, np.full(2, np.inf)
 any_size = MotionBounds(-most, most, most, most)

@@ -25,7 +25,6 @@ NUMPY_ONLY = (
     'control',
     'sim.plant',
     'sim.rk4_arm',
-    'sim.sensing',
     'sim.arm_urdf',
     'sim.task',
     'sim.rollout',

@@ -27,8 +27,8 @@ from metactl_ros.control.shield import Enforcement
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_settings, make_true_arm, provenance, Settings
 from metactl_ros.signals import Array, each_arm, Policy, seconds
+from metactl_ros.sim.plant import SensedPlant
 from metactl_ros.sim.rollout import without_warmup
-from metactl_ros.sim.sensing import SensedPlant
 from metactl_ros.sim.task import Episode
 from training.adaptive.finished import adaptive_controller, read_adapted
 from training.benchmark import (

@@ -45,8 +45,7 @@ from metactl_ros.control.modes import Mode
 from metactl_ros.files import write_json
 from metactl_ros.metrics import percentiles, tracking_rmse
 from metactl_ros.motion.joining import join
-from metactl_ros.motion.limits import motion_limits
-from metactl_ros.motion.reference import Sinusoid
+from metactl_ros.motion.reference import motion_limits, Sinusoid
 from metactl_ros.processes import ProcessGroup, running, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 from metactl_ros.ros import parameters

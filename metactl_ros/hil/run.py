@@ -42,7 +42,7 @@ from metactl_ros.processes import (
     Setup,
 )
 from metactl_ros.replay.page import MODE_COLOURS
-from metactl_ros.runtime.deferred_signals import deferred_signals
+from metactl_ros.runtime.process_link import deferred_signals
 from metactl_ros.settings import load_settings, provenance
 
 CommandLines: TypeAlias = Callable[[Setup], dict[str, list[str]]]

@@ -12,7 +12,6 @@ on; a far way keeps to them because it lies between two places that do. An arm t
 before its limit even with its largest acceleration is given the speed with which it could.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.motion.limits import MotionBounds
-from metactl_ros.motion.reference import BoundedMotion, ReferenceMotion
+from metactl_ros.motion.reference import BoundedMotion, MotionBounds, ReferenceMotion
 from metactl_ros.signals import Array, Reference
 
 SHARE = 0.5
@@ -66,30 +64,8 @@ class Braking:
         )
 
 
-class _Way(ABC):
-    """What both ways have in common: once a motion is met, it is that motion to the last bit."""
-
-    motion: ReferenceMotion
-    duration_s: float
-
-    def at(self, t_s: float | Array) -> Reference:
-        """Return the reference at a time of the motion."""
-        wanted, x = self.motion.at(t_s), _share(t_s, self._begin_s(), self.duration_s)
-        if isinstance(x, float) and x == 1.0:
-            return wanted
-        return self._on_the_way(t_s, x, wanted)
-
-    @abstractmethod
-    def _begin_s(self) -> float:
-        """Return when the way to the motion begins, in the time of the motion."""
-
-    @abstractmethod
-    def _on_the_way(self, t_s: float | Array, x: Any, wanted: Reference) -> Reference:
-        """Return the reference after a share x of the way."""
-
-
 @dataclass(frozen=True, slots=True)
-class Near(_Way):
+class Near:
     """A motion, and what is left of the distance from it at its joining."""
 
     motion: ReferenceMotion
@@ -100,10 +76,11 @@ class Near(_Way):
     drift_radps: Array
     """Its rate of change then, shape (n,)."""
 
-    def _begin_s(self) -> float:
-        return self.joined_s
-
-    def _on_the_way(self, _: float | Array, x: Any, wanted: Reference) -> Reference:
+    def at(self, t_s: float | Array) -> Reference:
+        """Return the reference at a time of the motion."""
+        wanted, x = self.motion.at(t_s), _share(t_s, self.joined_s, self.duration_s)
+        if isinstance(x, float) and x == 1.0:
+            return wanted  # to the last bit
         (s, slope, bend), span_s = _smooth_step(x), self.duration_s
         back, offset, drift = 1.0 - x, self.offset_rad, self.drift_radps
         d = x * back**3 * (1.0 + 3.0 * x)
@@ -117,7 +94,7 @@ class Near(_Way):
 
 
 @dataclass(frozen=True, slots=True)
-class Far(_Way):
+class Far:
     """A motion to which an arm goes over from rest, after braking."""
 
     motion: ReferenceMotion
@@ -126,10 +103,12 @@ class Far(_Way):
     duration_s: float
     """Of going over."""
 
-    def _begin_s(self) -> float:
-        return self.joined_s + float(self.braking.duration_s.max())
-
-    def _on_the_way(self, t_s: float | Array, x: Any, wanted: Reference) -> Reference:
+    def at(self, t_s: float | Array) -> Reference:
+        """Return the reference at a time of the motion."""
+        rested_s = self.joined_s + float(self.braking.duration_s.max())
+        wanted, x = self.motion.at(t_s), _share(t_s, rested_s, self.duration_s)
+        if isinstance(x, float) and x == 1.0:
+            return wanted  # to the last bit
         (s, slope, bend), span_s = _smooth_step(x), self.duration_s
         base = self.braking.at(t_s - self.joined_s)
         way = wanted.q_rad - base.q_rad  # while it counts, the base is at rest

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.polynomial.polynomial import polyder, polyval
 
-from metactl_ros.motion.limits import MotionBounds
-from metactl_ros.motion.reference import Hold
+from metactl_ros.motion.reference import Hold, MotionBounds
 from metactl_ros.signals import Array, Reference
 
 HALVINGS = 26
@@ -53,7 +53,7 @@ class PolynomialPath:
         self._ends = Hold(knots.q_rad[0]).at(0.0), Hold(knots.q_rad[-1]).at(0.0)
         self._h_s = np.diff(knots.t_s)[:, np.newaxis]
         self._coefficients = _coefficients(knots, self._h_s)
-        derivatives = [_derivative(self._coefficients, order) for order in range(3)]
+        derivatives = [polyder(self._coefficients, order) for order in range(3)]
         padded = [np.pad(c, [(0, k), (0, 0), (0, 0)]) for k, c in enumerate(derivatives)]
         # By piece, power, order and joint, so that all that is wanted at a time is one product.
         by_piece = np.stack(padded).transpose(2, 1, 0, 3)
@@ -75,8 +75,8 @@ class PolynomialPath:
         ends = np.stack([np.zeros_like(c[0]), np.ones_like(c[0])])
         places, most = ends, []
         for order in (3, 2, 1, 0):
-            places = _roots(_derivative(c, order + 1), places)
-            values = _value(_derivative(c, order), places)
+            places = _roots(c, order + 1, places)
+            values = polyval(places, polyder(c, order), tensor=False)
             most.append(np.abs(values).max(axis=0) / self._h_s**order)
         _, acceleration, velocity, _ = most
         return MotionBounds(values.min(axis=0), values.max(axis=0), velocity, acceleration)
@@ -120,32 +120,16 @@ def _coefficients(knots: Knots, h_s: Array) -> Array:
     return np.where(np.isnan(a0 + a1), np.stack(cubic), np.stack(quintic))
 
 
-def _derivative(coefficients: Array, order: int) -> Array:
-    """Return the coefficients of a derivative, powers along the first axis."""
-    for _ in range(order):
-        powers = np.arange(1.0, len(coefficients))
-        coefficients = coefficients[1:] * powers.reshape(-1, *[1] * (coefficients.ndim - 1))
-    return coefficients
-
-
-def _value(coefficients: Array, x: Array) -> Array:
-    """Return the polynomials at x, which has one more axis before those of one coefficient."""
-    value: Array = coefficients[-1]
-    for c in coefficients[-2::-1]:
-        value = value * x + c
-    return value
-
-
-def _roots(coefficients: Array, places: Array) -> Array:
+def _roots(coefficients: Array, order: int, places: Array) -> Array:
     """Return 0, one place from each two neighbouring ones, and 1, ascending.
 
-    Between two of `places`, which begin with 0 and end with 1, the polynomials are monotone. A
-    root there is what is found; where there is none, some other place.
+    Between two of `places`, which begin with 0 and end with 1, the derivatives of this order are
+    monotone. A root there is what is found; where there is none, some other place.
     """
-    low, high = places[:-1], places[1:]
-    is_positive = _value(coefficients, low) > 0.0
+    low, high, derivative = places[:-1], places[1:], polyder(coefficients, order)
+    is_positive = polyval(low, derivative, tensor=False) > 0.0
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        is_before = (_value(coefficients, middle) > 0.0) == is_positive
+        is_before = (polyval(middle, derivative, tensor=False) > 0.0) == is_positive
         low, high = np.where(is_before, middle, low), np.where(is_before, high, middle)
     return np.concatenate([places[:1], low, places[-1:]])

@@ -8,7 +8,7 @@
 It is two processes, and a node in each. `LoopNode`, here, is a plain node NAME_loop in the process
 that is started: it receives joint states, publishes commands, and answers only its front. It has
 no service, so that no request of the network can slow it: what rclpy makes of a large one stops
-every thread. Joint states have a thread of their own (`subscriptions.py`), control has one, and so
+every thread. Joint states have a thread of their own (`spin.py`), control has one, and so
 have the front's requests; all leave things for the control thread to pick up.
 
 The front is the lifecycle node NAME, `ControllerNode` of `front_node.py`, in a process that this
@@ -21,6 +21,7 @@ signal, with exit code 1. This is not a safety-rated function.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 import json
 from pathlib import Path
@@ -38,29 +39,33 @@ from metactl_ros.bag.topics import FORWARD, RecordedController, SETTINGS, STAMPE
 from metactl_ros.baselines import load_classical, load_learned
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
-from metactl_ros.motion.limits import motion_limits
+from metactl_ros.motion.reference import motion_limits
 from metactl_ros.ros import parameters
-from metactl_ros.ros.diagnostics import idle_report, report, status
 from metactl_ros.ros.front_node import FrontProcess
-from metactl_ros.ros.messages import CommandSender, LATCHED, RELIABLE, SENSOR, TELEMETRY, Telemetry
-from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, STEADY
-from metactl_ros.ros.subscriptions import StateReceiver, subscribe, take
-from metactl_ros.ros.supervisor import Supervisor
-from metactl_ros.runtime.control_io import Command, Inbox
-from metactl_ros.runtime.control_thread import ControlThread
+from metactl_ros.ros.messages import (
+    CommandSender,
+    diagnostics,
+    LATCHED,
+    RELIABLE,
+    SENSOR,
+    status,
+    TELEMETRY,
+    Telemetry,
+)
+from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, StateReceiver, STEADY, subscribe, take
+from metactl_ros.ros.supervisor import report, Supervisor
+from metactl_ros.runtime.control_thread import Command, ControlThread
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
 from metactl_ros.runtime.operator_desk import Answer, OperatorDesk
 from metactl_ros.runtime.process_link import Answerer, Fields
 from metactl_ros.runtime.reference_source import source_of
+from metactl_ros.runtime.state_gate import Inbox
 from metactl_ros.runtime.state_intake import StateIntake
 from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
 from metactl_ros.signals import period_ns_of, Policy, to_nanoseconds
 
-COMMANDS = (
-    (JointState, STAMPED),
-    (Float64MultiArray, FORWARD),
-)
+COMMANDS = ((JointState, STAMPED), (Float64MultiArray, FORWARD))
 LAST_ANSWER_S = 1.0
 """How long a request that is being answered when the end comes is waited for."""
 REFUSED = 2
@@ -84,7 +89,7 @@ class LoopNode(Node):
         self._is_ending = False
         self._thread: ControlThread | None = None
         self._receiver: StateReceiver | None = None
-        self._owned: list[tuple[Callable[[Any], Any], Any]] = []
+        self._owned = ExitStack()
         self._lifecycle = 'unconfigured'
         self.last_error = ''
         topics = [self._topics[topic] for _, topic in COMMANDS]
@@ -100,9 +105,9 @@ class LoopNode(Node):
             'activate': self._activate,
             'deactivate': self._deactivate,
             'cleanup': self._cleanup,
-            'set_payload': self._set_payload,
-            'follow': self._follow,
-            'note_error': self._note_error,
+            'set_payload': lambda payload_kg: setattr(self._requests, 'payload_kg', payload_kg),
+            'follow': lambda data, ros_now_ns: self._controller.follow(data, ros_now_ns),
+            'note_error': lambda text: setattr(self, 'last_error', text),
         }
 
     @property
@@ -153,9 +158,6 @@ class LoopNode(Node):
             fields['data'] = data
         self._requested[what](**fields)
         return {}
-
-    def _note_error(self, text: str) -> None:
-        self.last_error = text
 
     def _configure(self, values: dict[str, Any], *, uses_sim_time: bool) -> None:
         """Load arm, controller and policy, and create all topics."""
@@ -229,11 +231,11 @@ class LoopNode(Node):
             has_estimate=controller.estimator is not None,
         )
         self._states = subscribe(self, JointState, self._topics['joint_states'], SENSOR)
-        self._owned.append((self.destroy_subscription, self._states))
+        self._owned.callback(self.destroy_subscription, self._states)
 
     def _publisher(self, kind: Any, topic: str, quality: Any) -> Any:
         publisher = self.create_publisher(kind, self._topics[topic], quality)
-        self._owned.append((self.destroy_publisher, publisher))
+        self._owned.callback(self.destroy_publisher, publisher)
         return publisher
 
     def _activate(self) -> None:
@@ -294,9 +296,7 @@ class LoopNode(Node):
         self._lifecycle = 'unconfigured'
 
     def _give_back(self) -> None:
-        while self._owned:
-            destroy, entity = self._owned.pop()
-            destroy(entity)
+        self._owned.close()
         self._thread = self._receiver = None
 
     def _stop_driving(self) -> None:
@@ -325,31 +325,20 @@ class LoopNode(Node):
                 command.stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
             )
 
-    def _set_payload(self, payload_kg: float) -> None:
-        self._requests.payload_kg = payload_kg
-
-    def _follow(self, data: bytes, ros_now_ns: int) -> None:
-        self._controller.follow(data, ros_now_ns)
-
     def _complain(self, text: str) -> None:
         """Say what is wrong with a message, at most once a second."""
         self.get_logger().error(text, **ONCE_PER_SECOND)
 
     def _diagnose(self) -> None:
-        name, stamp_ns = self._name, self._wall_ns()
-        if self._thread is None or not (self._thread.is_alive() or self._thread.error):
-            self._diagnostics.publish(
-                idle_report(name, stamp_ns, self._lifecycle, self.last_error)
-            )
-            return
-        facts = {**self._facts, 'last error': self.last_error}
-        modes, watch = self._supervisor.modes, self._supervisor.watch
-        checks = (self._thread, self._controller, self._intake.counts, facts, modes, watch)
-        array = report(name, stamp_ns, *checks)
-        latency = self._intake.latency.finding()
-        level = DiagnosticStatus.OK if latency.is_good else DiagnosticStatus.WARN
-        array.status.append(status(f'{name}: state latency', level, latency.text, latency.values))
-        self._diagnostics.publish(array)
+        thread, facts = self._thread, {'last error': self.last_error}
+        if thread is not None and (thread.is_alive() or thread.error):
+            about = (self._controller, self._intake, self._facts | facts, self._supervisor)
+            found = report(self._name, thread, *about)
+        else:  # it drives no arm: why, if it should
+            level = DiagnosticStatus.ERROR if self.last_error else DiagnosticStatus.OK
+            text, values = self.last_error or self._lifecycle, {'lifecycle': self._lifecycle}
+            found = [status(f'{self._name}: mode', level, text, values)]
+        self._diagnostics.publish(diagnostics(self._wall_ns(), *found))
 
 
 def _path(text: str) -> Path | None:

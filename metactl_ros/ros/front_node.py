@@ -12,7 +12,7 @@ there already, so that the controller starts as fast as if it were one process.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 import functools
 import multiprocessing
 import os
@@ -35,22 +35,12 @@ from metactl_ros.ros.messages import RELIABLE
 from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node
 from metactl_ros.runtime.joint_samples import MessageError
 from metactl_ros.runtime.process_link import Allowance, Asker, Fields, Link, LinkError, Packet
-from metactl_ros.runtime.trajectory import unpack
+from metactl_ros.runtime.reference_source import unpack
 from metactl_ros.settings import require_files
 
 TOPICS = (
-    'joint_states',
-    STAMPED,
-    FORWARD,
-    'stop_request',
-    '~/reference',
-    '~/feedback',
-    '~/error',
-    '~/output',
-    '~/gains',
-    '~/shield',
-    '~/bundle',
-    '/diagnostics',
+    *('joint_states', STAMPED, FORWARD, 'stop_request', '~/bundle', '/diagnostics'),
+    *('~/reference', '~/feedback', '~/error', '~/output', '~/gains', '~/shield'),
 )
 """What the process that controls receives and publishes; the front knows the remappings."""
 LOAD_WITHIN_S, CHANGE_WITHIN_S, ANSWER_WITHIN_S = 120.0, 10.0, 2.0
@@ -88,7 +78,7 @@ class ControllerNode(LifecycleNode):
         super().__init__('controller', **options)
         parameters.declare(self, parameters.CONTROLLER, 'controller_node.yaml')
         require_files(self._values())
-        self._owned: list[tuple[Callable[[Any], Any], Any]] = []
+        self._owned = ExitStack()
         self.exit_code = 0
         self._points = Allowance(POINTS_AT_ONCE, POINTS_PER_S)
         self._payloads = Allowance(PAYLOADS_PER_S, PAYLOADS_PER_S)
@@ -120,7 +110,7 @@ class ControllerNode(LifecycleNode):
     @reported
     def on_configure(self, _: LifecycleState) -> None:
         """Have arm, controller and policy loaded, and create all services."""
-        self._release()  # what is left of one that failed half-way
+        self._owned.close()  # what is left of one that failed half-way
         values = self._values()
         uses_sim_time = self.get_parameter('use_sim_time').value
         self._ask('configure', LOAD_WITHIN_S, values=values, uses_sim_time=uses_sim_time)
@@ -131,7 +121,7 @@ class ControllerNode(LifecycleNode):
             wanted.append((JointTrajectory, '~/joint_trajectory', self._on_trajectory, True))
         for kind, topic, callback, is_raw in wanted:
             made = self.create_subscription(kind, topic, callback, RELIABLE, raw=is_raw)
-            self._owned.append((self.destroy_subscription, made))
+            self._owned.callback(self.destroy_subscription, made)
         for kind, name, fields_of in (
             (SetBool, 'enable', lambda request: {'is_wanted': request.data}),
             (Trigger, 'reset_fault', lambda _: {}),
@@ -139,9 +129,9 @@ class ControllerNode(LifecycleNode):
         ):
             answer = functools.partial(self._on_request, name, fields_of)
             made = self.create_service(kind, f'~/{name}', answer)
-            self._owned.append((self.destroy_service, made))
+            self._owned.callback(self.destroy_service, made)
         self.add_on_set_parameters_callback(self._on_set)
-        self._owned.append((self.remove_on_set_parameters_callback, self._on_set))
+        self._owned.callback(self.remove_on_set_parameters_callback, self._on_set)
 
     @reported
     def on_activate(self, state: LifecycleState) -> None:
@@ -158,16 +148,11 @@ class ControllerNode(LifecycleNode):
     @reported
     def on_cleanup(self, _: LifecycleState) -> None:
         """Take back what configure created, so that it may be done again, and differently."""
-        self._release()
+        self._owned.close()
         self._ask('cleanup', CHANGE_WITHIN_S)
 
     def _values(self) -> dict[str, Any]:
         return {name: self.get_parameter(name).value for name in parameters.CONTROLLER}
-
-    def _release(self) -> None:
-        while self._owned:
-            destroy, entity = self._owned.pop()
-            destroy(entity)
 
     @reported
     def on_shutdown(self, _: LifecycleState) -> None:
@@ -237,11 +222,6 @@ class ControllerNode(LifecycleNode):
         return SetParametersResult(successful=True)
 
 
-def run_front(link: Link, arguments: Sequence[str] | None) -> int:
-    """Run the front until its link is closed; return the exit code."""
-    return run_node(lambda: ControllerNode(link), arguments)
-
-
 END_WITHIN_S = 1.0
 """How long it may take to end."""
 
@@ -259,7 +239,7 @@ class FrontProcess:
 
         def run() -> None:
             here.close()  # or it would keep the link of its parent open
-            sys.exit(run_front(Link(there), arguments))
+            sys.exit(run_node(lambda: ControllerNode(Link(there)), arguments))
 
         self._process = multiprocessing.get_context('fork').Process(target=run, name='front')
         self._process.start()

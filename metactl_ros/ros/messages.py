@@ -32,33 +32,30 @@ ros2_control's controllers do not connect. No deadline is asked of a publisher: 
 none would silently not be received.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import math
 from typing import Any, SupportsFloat
 
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, MultiArrayDimension
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from metactl_ros.bag.topics import SHIELD_NAMES
-from metactl_ros.runtime.control_io import Command
+from metactl_ros.runtime.control_thread import Command
 from metactl_ros.runtime.controller import Tick
 from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, set_stamp
-from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, Reference
+from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
 SENSOR = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
 RELIABLE = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 TELEMETRY = QoSProfile(
-    depth=1000,
-    reliability=ReliabilityPolicy.RELIABLE,
-    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+    depth=1000, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
 """For recorders: what was published before one was found is sent then, ten seconds of it."""
 LATCHED = QoSProfile(
-    depth=1,
-    reliability=ReliabilityPolicy.RELIABLE,
-    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+    depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
 """For late subscribers: the last message is kept."""
 
@@ -70,6 +67,21 @@ def joint_state(stamp_ns: int, names: Sequence[str], **fields: Array) -> JointSt
     return message
 
 
+def status(name: str, level: bytes, message: str, values: Mapping[str, object]) -> Any:
+    """Return a DiagnosticStatus."""
+    texts = ((k, f'{v:.6g}' if isinstance(v, float) else str(v)) for k, v in values.items())
+    pairs = [KeyValue(key=key, value=text) for key, text in texts]
+    about = {'name': name, 'message': message, 'hardware_id': 'metactl_ros'}
+    return DiagnosticStatus(level=level, values=pairs, **about)
+
+
+def diagnostics(stamp_ns: int, *statuses: Any) -> Any:
+    """Return a DiagnosticArray."""
+    array = DiagnosticArray(status=list(statuses))
+    set_stamp(array.header.stamp, stamp_ns)
+    return array
+
+
 def forward_command(names: Sequence[str], effort_nm: Array) -> Float64MultiArray:
     """Return the command of ros2_control's forward_command_controller."""
     message = Float64MultiArray(data=effort_nm.tolist())
@@ -79,25 +91,18 @@ def forward_command(names: Sequence[str], effort_nm: Array) -> Float64MultiArray
     return message
 
 
-def reference_point(stamp_ns: int, reference: Reference) -> JointTrajectoryPoint:
-    """Return a reference as a point of a trajectory."""
-    point = JointTrajectoryPoint(
-        positions=reference.q_rad.tolist(),
-        velocities=reference.qd_radps.tolist(),
-        accelerations=reference.qdd_radps2.tolist(),
-    )
-    set_stamp(point.time_from_start, stamp_ns)
-    return point
-
-
 def reference_message(stamp_ns: int, names: Sequence[str], tick: Tick) -> JointTrajectory:
     """Return the references of a tick, one point for each state seen, the last in force."""
-    points = [
-        reference_point(state.stamp_ns, reference)
-        for state, reference in tick.seen or [(tick.state, tick.reference)]
-    ]
-    message = JointTrajectory(joint_names=list(names), points=points)
+    message = JointTrajectory(joint_names=list(names))
     set_stamp(message.header.stamp, stamp_ns)
+    for state, reference in tick.seen or [(tick.state, tick.reference)]:
+        point = JointTrajectoryPoint(
+            positions=reference.q_rad.tolist(),
+            velocities=reference.qd_radps.tolist(),
+            accelerations=reference.qdd_radps2.tolist(),
+        )
+        set_stamp(point.time_from_start, state.stamp_ns)
+        message.points.append(point)
     return message
 
 
@@ -192,13 +197,7 @@ class CommandSender:
         now_ns: Callable[[], int] | None,
         complain: Callable[[str], None],
     ) -> None:
-        """Make one that sends for these joints.
-
-        Args:
-            joint_names: Of the arm, in its order.
-            now_ns: The wall clock; None in simulated time.
-            complain: Logs, once each, what is wrong with the clock.
-        """
+        """Make one; `now_ns` is the wall clock, or None in simulated time."""
         self._joints, self._now_ns, self._complain = joint_names, now_ns, complain
         self._complaints: set[str] = set()
         self._is_braking: bool | None = None

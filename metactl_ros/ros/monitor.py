@@ -6,33 +6,30 @@ from collections.abc import Callable
 import math
 import sys
 import time
-from typing import Any
 
-import rclpy
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
 from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.control.modes import Mode
 from metactl_ros.ros.messages import SENSOR
-from metactl_ros.runtime.deferred_signals import deferred_signals
+from metactl_ros.runtime.process_link import deferred_signals
 
-MODE, NOW = SHIELD_NAMES.index('mode'), SHIELD_NAMES.index('now_s')
+MODE, NOW, WAS_MOVED = map(SHIELD_NAMES.index, ('mode', 'now_s', 'was_moved'))
 SHOW_EVERY_S = 0.5
 
 
 class ModeMonitor:
     """Follows the mode of a controller, and may reset it; messages are taken by `spin_once`."""
 
-    def __init__(self, controller: str = 'controller') -> None:
+    def __init__(self, controller: str = 'controller', name: str = 'mode_monitor') -> None:
         self._context = Context()
         # Ctrl-C stays with Python: its caller has processes to end.
         self._context.init(domain_id=None)
-        self._node = Node('mode_monitor', context=self._context, start_parameter_services=False)
+        self._node = Node(name, context=self._context, start_parameter_services=False)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
         self._node.create_subscription(JointState, f'{controller}/shield', self._on_tick, SENSOR)
@@ -57,7 +54,7 @@ class ModeMonitor:
         self._node.destroy_node()
         self._context.try_shutdown()
 
-    def _on_tick(self, message: Any) -> None:
+    def _on_tick(self, message: JointState) -> None:
         now_s, mode = time.monotonic(), Mode(int(message.position[MODE]))
         if self.began_s is None:
             self.began_s = now_s - message.position[NOW]
@@ -65,36 +62,25 @@ class ModeMonitor:
             self.mode, self.mode_since_s = mode, now_s
 
 
-class StatusLine:
+class StatusLine(ModeMonitor):
     """Follows ~/shield, ~/error and ~/output of a controller."""
 
-    def __init__(self, label: str, node: Any, controller: str = 'controller') -> None:
+    def __init__(self, label: str, controller: str = 'controller') -> None:
+        super().__init__(controller, 'status_line')
         self._label = label
-        self._shield: dict[str, float] = {}
         self._error = self._effort = ''
         self._num_ticks = self._num_moved = 0
         self._shown_at = 0.0
-        for topic, callback in (
-            ('shield', self._on_shield),
-            ('error', self._on_error),
-            ('output', self._on_output),
-        ):
-            node.create_subscription(JointState, f'{controller}/{topic}', callback, SENSOR)
-
-    @property
-    def time_s(self) -> float:
+        self.time_s = 0.0
         """How long the controller has been running, s; zero before it does."""
-        return self._shield.get('now_s', 0.0)
+        for topic, callback in (('error', self._on_error), ('output', self._on_output)):
+            self._node.create_subscription(JointState, f'{controller}/{topic}', callback, SENSOR)
 
-    @property
-    def mode(self) -> Mode | None:
-        """The last mode seen."""
-        return Mode(int(self._shield['mode'])) if self._shield else None
-
-    def _on_shield(self, message: JointState) -> None:
-        self._shield = dict(zip(message.name, message.position, strict=False))
+    def _on_tick(self, message: JointState) -> None:
+        super()._on_tick(message)
+        self.time_s = message.position[NOW]
         self._num_ticks += 1
-        self._num_moved += bool(self._shield['was_moved'])
+        self._num_moved += bool(message.position[WAS_MOVED])
 
     def _on_error(self, message: JointState) -> None:
         self._error = f'{1e3 * math.hypot(*message.position):6.1f} mrad'
@@ -122,21 +108,14 @@ class StatusLine:
 
 def watch(label: str, is_over: Callable[[StatusLine], bool]) -> StatusLine:
     """Show the line until it is over; return it."""
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    with deferred_signals():
+        line = StatusLine(label)
     try:
-        with deferred_signals():
-            node = rclpy.create_node('status_line')
-            executor = SingleThreadedExecutor()
-            executor.add_node(node)
-            line = StatusLine(label, node)
         while not is_over(line):
-            with deferred_signals():
-                executor.spin_once(timeout_sec=0.1)
+            line.spin_once(0.1)
             line.show()
-        executor.shutdown()
-        node.destroy_node()
     finally:
-        rclpy.try_shutdown()
+        line.close()
         if sys.stderr.isatty():
             sys.stderr.write('\n')
     return line

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parameters of the nodes: what each is for here, its default in `config/NODE.yaml`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import difflib
 import re
 from typing import Any, cast, get_args, NamedTuple
@@ -96,7 +96,7 @@ def declare(node: Any, meanings: Mapping[str, Meaning], file: str) -> None:
     from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
     from rclpy.exceptions import ParameterException
 
-    from metactl_ros.ros.subscriptions import parameter_overrides
+    from metactl_ros.ros.spin import parameter_overrides
 
     defaults = defaults_of(file)
     for name, (description, bounds, is_fixed, default) in meanings.items():
@@ -143,11 +143,9 @@ def require_sound(values: Mapping[str, Any], num_joints: int) -> None:
             )
 
 
-def _flat(values: Mapping[str, Any], prefix: str = '') -> list[tuple[str, Any]]:
-    rows = []
+def _flat(values: Mapping[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, dict):
-            rows += _flat(value, f'{prefix}{name}.')
+            yield from _flat(value, f'{prefix}{name}.')
         else:
-            rows.append((prefix + name, value))
-    return rows
+            yield prefix + name, value

@@ -37,8 +37,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.ros import parameters
-from metactl_ros.ros.diagnostics import status
-from metactl_ros.ros.messages import joint_state, LATCHED, RELIABLE, TELEMETRY
+from metactl_ros.ros.messages import diagnostics, joint_state, LATCHED, RELIABLE, status, TELEMETRY
 from metactl_ros.ros.simulated_robot import FreeRunningRobot, LockstepRobot, Reading
 from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, STEADY
 from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
@@ -265,9 +264,8 @@ class PlantNode(Node):
         level = DiagnosticStatus.WARN if is_braking or self._faults else DiagnosticStatus.OK
         text = 'braking' if is_braking else 'driven'
         text += f', with faults: {facts["faults"]}' if self._faults else ''
-        report = DiagnosticArray(status=[status('plant: simulation', level, text, facts)])
-        set_stamp(report.header.stamp, time.time_ns())
-        self._reports.publish(report)
+        found = status('plant: simulation', level, text, facts)
+        self._reports.publish(diagnostics(time.time_ns(), found))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

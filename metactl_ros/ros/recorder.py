@@ -42,8 +42,7 @@ from metactl_ros.bag.writer import (
     Recording,
 )
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.ros.spin import answer_always
-from metactl_ros.ros.subscriptions import subscribe, take
+from metactl_ros.ros.spin import answer_always, subscribe, take
 
 DEPTH = 1000
 """Messages the middleware keeps for us: ten seconds at 100 Hz."""

@@ -24,10 +24,8 @@ from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.runtime.joint_samples import MessageError, read_effort
 from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import ArmState, Array, period_ns_of, ROUNDING_NM, seconds
-from metactl_ros.sim.faults import Perturbation
-from metactl_ros.sim.ground_truth import GroundTruthPlant
-from metactl_ros.sim.plant import PlantStart
-from metactl_ros.sim.sensing import SensedPlant
+from metactl_ros.sim.faults import GroundTruthPlant, Perturbation
+from metactl_ros.sim.plant import PlantStart, SensedPlant
 
 # A reason quotes the message, and a message may be of any size.
 MAX_REASON_LENGTH = 300
@@ -140,6 +138,23 @@ class SimulatedRobot:
         self.reading = Reading(self._stamp_ns, *facts, is_braking, self._driven_ns)
         return self.reading
 
+    def _read_command(self, message: Any) -> tuple[int, Array] | None:
+        """Return stamp (ns) and efforts (N m), shape (n,), of a command the motors can obey.
+
+        None of one with a joint or its effort missing, not finite or above its limit.
+        """
+        joints, limits = self.arm.joint_names, self.arm.limits.effort_nm
+        try:
+            stamp_ns, effort = read_effort(message, joints)
+        except MessageError as error:
+            self._refuse(error)
+            return None
+        for joint, value, limit in zip(joints, effort.tolist(), limits, strict=True):
+            if abs(value) > limit:
+                self._refuse(f'joint {joint!r}: expected at most {limit} N m, found {value}.')
+                return None
+        return stamp_ns, effort
+
     def _refuse(self, reason: object) -> bool:
         self.counts.rejected += 1
         self.counts.last_reason = str(reason)[:MAX_REASON_LENGTH]
@@ -172,11 +187,9 @@ class FreeRunningRobot(SimulatedRobot):
 
     def receive(self, message: Any, now_ns: int) -> bool:
         """Return whether a command is obeyed; one that is not leaves the watchdog unfed."""
-        try:
-            _, effort = read_command(message, self.arm)
-        except MessageError as error:
-            return self._refuse(error)
-        self._command_nm, self._received_ns, self._is_new = effort, now_ns, True
+        if (command := self._read_command(message)) is None:
+            return False
+        self._command_nm, self._received_ns, self._is_new = command[1], now_ns, True
         self._release_stop()
         return True
 
@@ -210,10 +223,9 @@ class LockstepRobot(SimulatedRobot):
 
     def answer(self, message: Any) -> bool:
         """Take a step if the command is valid and bears the stamp of the reading; say whether."""
-        try:
-            stamp_ns, effort = read_command(message, self.arm)
-        except MessageError as error:
-            return self._refuse(error)
+        if (command := self._read_command(message)) is None:
+            return False
+        stamp_ns, effort = command
         if stamp_ns != self.reading.stamp_ns:
             wanted = f'the stamp {self.reading.stamp_ns} ns of the joint state it answers'
             return self._refuse(f'command: expected {wanted}, found {stamp_ns} ns.')
@@ -237,20 +249,6 @@ def _standing(reading: Reading) -> Reading:
         for state in (reading.measured, reading.truth)
     )
     return reading._replace(measured=measured, truth=truth, is_braking=True)
-
-
-def read_command(message: Any, arm: Arm) -> tuple[int, Array]:
-    """Return stamp (ns) and efforts (N m), shape (n,), of a command the motors can obey.
-
-    Raises:
-        MessageError: If a joint or its effort is missing, not finite or above its limit.
-    """
-    stamp_ns, effort = read_effort(message, arm.joint_names)
-    limits = arm.limits.effort_nm
-    for joint, value, limit in zip(arm.joint_names, effort.tolist(), limits, strict=True):
-        if abs(value) > limit:
-            raise MessageError(f'joint {joint!r}: expected at most {limit} N m, found {value}.')
-    return stamp_ns, effort
 
 
 def brake_damping(arm: Arm, period_s: float) -> Array:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a node until SIGTERM or SIGINT, and has it answer every request meanwhile.
+"""Runs a node until it is to end, has it answer every request, and fetches its messages.
 
 rclpy's own signal handlers shut the context down at once, after which nothing can be published; so
 they are not installed, and a node can send a last command. The executor has a thread of its own
@@ -12,6 +12,17 @@ rclpy's own services raise on a transition that is not possible, on a type that 
 names; the executor then drops the request, and its client waits for ever. `answer_always` puts the
 callbacks of a node's services into others that answer a refusal with its reason: in the response,
 where that has room for one, and in the log. Requests for very many parameters are refused unread.
+
+Joint states, and what is recorded, are fetched from their subscriptions, not brought by an
+executor. Before each wait rclpy's executor gathers everything a node has, some twenty services
+among it, in Python; what is left of that when a tick begins delays the tick. The wait set of a
+`StateReceiver` has one subscription, is kept, and needs far less; and no service, parameter or
+report can hold up a state. `rclpy.wait_for_message` waits in the same way. Such subscriptions
+report no events either unless asked to: an executor that waits for an event of a subscription is
+woken by its messages, too, again and again until they are taken.
+
+rclpy has no public call to take a message, to wait for one subscription alone, nor to list the
+parameters that were given to a node: all use of its inner names is here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +32,7 @@ import signal
 import sys
 import threading
 import time
-from traceback import format_exception
+import traceback
 from types import FrameType
 from typing import Any
 
@@ -29,12 +40,19 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.msg import SetParametersResult
 from rcl_interfaces.srv import SetParameters
 import rclpy
+from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock, ClockType
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from rclpy.signals import SignalHandlerOptions
+from rclpy.subscription import Subscription
 
 from metactl_ros.config import shown
 from metactl_ros.errors import ConfigError, legible, MetactlError
+from metactl_ros.runtime.deadlines import become_realtime
 
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 """For timers and throttled logs: on any other clock they stop when the wall clock is set back
@@ -67,7 +85,9 @@ class Spinner(threading.Thread):
                 callback()
                 error = callback.exception()
                 if error is not None:
-                    self._log_error(f'a callback failed: {"".join(format_exception(error))}')
+                    self._log_error(
+                        f'a callback failed: {"".join(traceback.format_exception(error))}'
+                    )
         except Exception as error:
             self.error = error
 
@@ -177,14 +197,7 @@ def answer_always(node: Any) -> None:
     services = list(node.services)
     states = [service.callback for service in services if service.srv_type is GetState]
     for service in services:
-        honest = _only_usual(service.callback, node.has_parameter)
-        name = service.srv_name.rpartition('/')[2]
-        if service.srv_type is SetParameters:
-            service.callback = _each_alone(honest, name, log)
-        elif service.srv_type is ChangeState:
-            service.callback = _answered(honest, name, log, _from_state(*states))
-        else:
-            service.callback = _answered(honest, name, log)
+        service.callback = _HonestCallback(service, node.has_parameter, states, log)
 
 
 class _RefusalLog:
@@ -204,72 +217,62 @@ class _RefusalLog:
             self._say(f'{text} Others that come within this second are not logged.')
 
 
-def _answered(
-    honest: Callback,
-    name: str,
-    log: _RefusalLog,
-    explain: Callable[[Any, str], str] = lambda _, reason: reason,
-) -> Callback:
-    """Return a callback that answers with a refusal where another would raise."""
+class _HonestCallback:
+    """The callback of a service, which answers with a refusal where that would raise."""
 
-    def answer(request: Any, response: Any) -> Any:
+    def __init__(
+        self,
+        service: Any,
+        has_parameter: Callable[[str], bool],
+        states: Sequence[Callback],
+        log: _RefusalLog,
+    ) -> None:
+        self._callback, self._kind = service.callback, service.srv_type
+        self._name = service.srv_name.rpartition('/')[2]
+        self._has_parameter, self._states, self._log = has_parameter, states, log
+
+    def __call__(self, request: Any, response: Any) -> Any:
+        if self._kind is SetParameters:
+            response.results = self._set_each(request.parameters)
+            return response
         try:
-            return honest(request, response)
+            return self._usual(request, response)
         except Exception as error:
-            reason = explain(request, _reason(error))
-            log(f'{name}: refused: {reason}')
+            reason = _reason(error)
+            if self._kind is ChangeState:
+                asked = request.transition.label or request.transition.id
+                (state_of,) = self._states
+                state = state_of(GetState.Request(), GetState.Response()).current_state.label
+                reason = f'the transition {shown(asked)} is not possible from {state} ({reason})'
+            self._log(f'{self._name}: refused: {reason}')
             return _refusal(type(response)(), reason)
 
-    return answer
+    def _set_each(self, parameters: Sequence[Any]) -> list[Any]:
+        """Set each parameter, whether or not the others can be set; return the results."""
+        if len(parameters) <= MOST_PARAMETERS:
+            return [self._set(parameter) for parameter in parameters]
+        reason = f'expected at most {MOST_PARAMETERS} parameters, found {len(parameters)}'
+        self._log(f'{self._name}: refused: {reason}')
+        return [SetParametersResult(successful=False, reason=reason)]
 
-
-def _each_alone(honest: Callback, name: str, log: _RefusalLog) -> Callback:
-    """Return a callback that sets each parameter, whether or not the others can be set."""
-
-    def refused(parameter: Any, reason: str) -> Any:
-        log(f'{name}: {shown(parameter.name)} refused: {reason}')
-        return SetParametersResult(successful=False, reason=reason)
-
-    def answer_one(parameter: Any) -> Any:
+    def _set(self, parameter: Any) -> Any:
         request = SetParameters.Request(parameters=[parameter])
         try:
-            (result,) = honest(request, SetParameters.Response()).results
+            (result,) = self._usual(request, SetParameters.Response()).results
+            if result.successful:
+                return result
+            reason = result.reason[:MOST_REASON]
         except Exception as error:
-            return refused(parameter, _reason(error))
-        return result if result.successful else refused(parameter, result.reason[:MOST_REASON])
+            reason = _reason(error)
+        self._log(f'{self._name}: {shown(parameter.name)} refused: {reason}')
+        return SetParametersResult(successful=False, reason=reason)
 
-    def answer(request: Any, response: Any) -> Any:
-        count = len(request.parameters)
-        if count > MOST_PARAMETERS:
-            reason = f'expected at most {MOST_PARAMETERS} parameters, found {count}'
-            log(f'{name}: refused: {reason}')
-            response.results = [SetParametersResult(successful=False, reason=reason)]
-        else:
-            response.results = [answer_one(parameter) for parameter in request.parameters]
-        return response
+    def _usual(self, request: Any, response: Any) -> Any:
+        """Pass a request on; raise if it is too much to be read, or names nothing.
 
-    return answer
-
-
-def _from_state(state_of: Callback) -> Callable[[Any, str], str]:
-    """Return a function that says which transition was refused, and from which state."""
-
-    def explain(request: Any, reason: str) -> str:
-        asked = request.transition.label or request.transition.id
-        state = state_of(GetState.Request(), GetState.Response()).current_state.label
-        return f'the transition {shown(asked)} is not possible from {state} ({reason})'
-
-    return explain
-
-
-def _only_usual(honest: Callback, has_parameter: Callable[[str], bool]) -> Callback:
-    """Return a callback that raises on what is too much to be read, or names nothing.
-
-    rclpy takes a parameter without a name for a declared one, names others wrongly, and writes
-    the whole label of a transition that is not there to the log.
-    """
-
-    def answer(request: Any, response: Any) -> Any:
+        rclpy takes a parameter without a name for a declared one, names others wrongly, and
+        writes the whole label of a transition that is not there to the log.
+        """
         if len(getattr(getattr(request, 'transition', None), 'label', '')) > MOST_LABEL:
             raise ValueError(f'expected a label of at most {MOST_LABEL} characters')
         for field in ('parameters', 'names', 'prefixes'):
@@ -277,11 +280,9 @@ def _only_usual(honest: Callback, has_parameter: Callable[[str], bool]) -> Callb
             if count > MOST_PARAMETERS:
                 raise ValueError(f'expected at most {MOST_PARAMETERS} {field}, found {count}')
         names = [parameter.name for parameter in getattr(request, 'parameters', ())]
-        if unknown := [name for name in names if not has_parameter(name)]:
+        if unknown := [name for name in names if not self._has_parameter(name)]:
             raise ValueError(f'{shown(unknown)} is no parameter of this node')
-        return honest(request, response)
-
-    return answer
+        return self._callback(request, response)
 
 
 def _reason(error: Exception) -> str:
@@ -295,3 +296,121 @@ def _refusal(response: Any, reason: str) -> Any:
     elif hasattr(getattr(response, 'result', None), 'reason'):
         response.result.successful, response.result.reason = False, reason
     return response
+
+
+class NotInExecutor(CallbackGroup):
+    """Keeps executors from a subscription, but not from its events."""
+
+    def can_execute(self, entity: Any) -> bool:
+        """Return whether an executor may care for an entity."""
+        return not isinstance(entity, Subscription)
+
+    def beginning_execution(self, entity: Any) -> bool:
+        """Permit what may be executed at all."""
+        return self.can_execute(entity)
+
+    def ending_execution(self, entity: Any) -> None:
+        """Nothing is kept of what runs."""
+
+
+NO_EVENTS = SubscriptionEventCallbacks(use_default_callbacks=False)
+
+
+def subscribe(
+    node: Node,
+    kind: Any,
+    topic: str,
+    quality: QoSProfile,
+    events: SubscriptionEventCallbacks = NO_EVENTS,
+    *,
+    raw: bool = False,
+) -> Any:
+    """Return a subscription from which messages are to be taken, raw as bytes."""
+    own = {'callback_group': NotInExecutor(), 'event_callbacks': events, 'raw': raw}
+    return node.create_subscription(kind, topic, _never, quality, **own)
+
+
+def take(subscription: Any) -> tuple[Any, dict[str, int]] | None:
+    """Return the oldest message that waits and what is known of it, None if there is none."""
+    taken: tuple[Any, dict[str, int]] | None = subscription.handle.take_message(
+        subscription.msg_type, subscription.raw
+    )
+    return taken
+
+
+def parameter_overrides(node: Node) -> set[str]:
+    """Return the names of the parameters that a node was started with, declared or not."""
+    return set(node._parameter_overrides)
+
+
+def _never(_: Any) -> None:
+    raise AssertionError('an executor took a message from a subscription that is not its own')
+
+
+POLL_NS = 10_000_000
+"""How soon a request to stop is noticed."""
+PAUSE_S = 0.0005
+"""After a wait without a message."""
+
+
+class Worker(threading.Thread):
+    """A thread that works until stopped; what it raises ends it, and is kept."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._must_stop = threading.Event()
+        self.error: str | None = None
+        """Why the thread ended, if it was not asked to."""
+
+    def stop(self) -> None:
+        """Ask for the end and wait for it."""
+        self._must_stop.set()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        """Work until stopped."""
+        try:
+            self._work()
+        except Exception:
+            self.error = traceback.format_exc()
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+
+class StateReceiver(Worker):
+    """Hands every message, and what is known of it, to a function until stopped."""
+
+    def __init__(
+        self,
+        subscription: Any,
+        context: Any,
+        receive: Callable[[Any, dict[str, int]], None],
+        priority: int,
+    ) -> None:
+        super().__init__('receiver')
+        self._subscription = subscription
+        self._wait_set = rclpy_implementation.WaitSet(1, 0, 0, 0, 0, 0, context.handle)
+        self._receive, self._priority = receive, priority
+        while take(subscription) is not None:
+            pass  # it came before it was wanted, at an unknown time
+
+    def _work(self) -> None:
+        become_realtime(self._priority)
+        while not self._must_stop.is_set():
+            self._wait()
+            taken = take(self._subscription)
+            if taken is None:
+                # The time is over, or a message is announced and not yet delivered: then who
+                # delivers it may need this core.
+                time.sleep(PAUSE_S)
+            while taken is not None and not self._must_stop.is_set():
+                self._receive(*taken)
+                taken = take(self._subscription)
+
+    def _wait(self) -> None:
+        """Wait for a message, but not for ever."""
+        self._wait_set.clear_entities()
+        self._wait_set.add_subscription(self._subscription.handle)
+        self._wait_set.wait(POLL_NS)

@@ -3,31 +3,27 @@
 """The thread that ticks: on deadlines of the steady clock, or with each state in simulated time.
 
 It knows no ROS: states come from an `Inbox`, what other threads ask of it from an `Exchange`, and
-what it decides goes to a `CommandOutput` (`control_io.py`). However the thread ends, it ends with
-the fading torque of a blind arm and a last zero. If it hangs, as within a policy that never
-answers, another thread takes the torque down in its place (`TickWatch`): if it comes back soon it
-goes on as a blind arm does, else control is over.
+what it decides goes to a `CommandOutput`, whose last check knows nothing of the controller: an
+effort that is not finite, too large or too far from the last one is replaced by a step towards
+zero, and the controller faults. However the thread ends, it ends with the fading torque of a blind
+arm and a last zero. If it hangs, as within a policy that never answers, another thread takes the
+torque down in its place (`TickWatch`): if it comes back soon it goes on as a blind arm does, else
+control is over.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 import gc
 import threading
 import time
 import traceback
+from typing import NamedTuple
 
 import numpy as np
 
-from metactl_ros.control.modes import Mode
+from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.dynamics.rigid_body import JointLimits
-from metactl_ros.runtime.control_io import (
-    Arrival,
-    Command,
-    CommandOutput,
-    Exchange,
-    Inbox,
-    LastCheck,
-)
 from metactl_ros.runtime.controller import LiveController, Tick
 from metactl_ros.runtime.deadlines import (
     awake_cores,
@@ -39,7 +35,196 @@ from metactl_ros.runtime.deadlines import (
     TickWatch,
     Timing,
 )
-from metactl_ros.signals import seconds
+from metactl_ros.runtime.state_gate import Arrival, Inbox
+from metactl_ros.signals import Array, ROUNDING_NM, seconds
+
+
+class Exchange:
+    """What the control thread and others leave for each other; nobody waits for it."""
+
+    def __init__(self) -> None:
+        self.must_stop = threading.Event()
+        self.is_given_up = threading.Event()
+        """Whether the thread hangs for good, and its end is not to be waited for."""
+        self.outer_error = Cause.NONE
+        """What others find wrong, for as long as it is."""
+        self._reports: deque[Cause] = deque()
+        self.error: str | None = None
+        """Why control ended, if it was not asked to."""
+
+    def report(self, cause: Cause, *, is_next: bool = False) -> None:
+        """Make something that was found an error of one tick: the first that has no other one.
+
+        An error that is next goes before those that were reported earlier.
+        """
+        (self._reports.appendleft if is_next else self._reports.append)(cause)
+
+    def take_error(self) -> Cause:
+        """Return the error of this tick."""
+        return self._reports.popleft() if self._reports else self.outer_error
+
+    def note_exception(self) -> None:
+        """Keep the exception being handled as the reason of the end, unless there is one."""
+        self.error = self.error or traceback.format_exc()
+
+
+class Command(NamedTuple):
+    """What goes out after a tick."""
+
+    effort_nm: Array
+    """Checked, shape (n,)."""
+    tick: Tick | None
+    """None on the way out after an error."""
+    state_stamp_ns: int
+    """Of the state it answers, on the clock of the robot."""
+    late_ns: int
+    must_brake: bool
+    """Whether the robot is asked to brake: in FAULT, and after an error or a hang."""
+    is_withheld: bool = False
+    """Whether it is only reported, not sent: it was decided before a pause, or too late."""
+    stamp_ns: int = 0
+    """Of the message that it went out in; of the one before, if it is withheld."""
+
+
+class CommandOutput:
+    """Checks and sends what a control thread decides, or another thread in its place.
+
+    A lock keeps the two apart; it is held while a command is checked and sent.
+    """
+
+    def __init__(
+        self,
+        owner: threading.Thread,
+        exchange: Exchange,
+        limits: JointLimits,
+        period_ns: int,
+        send: Callable[[Command], int],
+        publish: Callable[[Command], None],
+    ) -> None:
+        """Make the output of a control thread, see `ControlThread`; any other stands in for it."""
+        self._owner, self._exchange, self._period_ns = owner, exchange, period_ns
+        self._most_nm = np.array(limits.effort_nm) + ROUNDING_NM
+        self._step_nm = np.array(limits.effort_rate_nmps) * seconds(period_ns)
+        self.send, self.publish = send, publish
+        self._sending = threading.Lock()
+        self._was_replaced = False
+        """Whether another thread sent for a tick, and the loop does not know."""
+        self._is_given_up = False
+        """Whether another thread has taken the place of the owner for good."""
+        self._must_brake = False
+        self._stamp_ns = 0
+        self.effort_nm = np.zeros(0)
+        """The last one that was sent, shape (n,); empty before control begins."""
+        self.sent_ns = 0
+        """When the last command was sent, on the steady clock."""
+        self.num_stand_ins = 0
+        """Commands that another thread sent because a tick hung."""
+        self.num_checks_failed = 0
+        """Efforts that were replaced before they could be sent."""
+
+    def _passes(self, effort_nm: Array) -> bool:
+        """Return whether an effort is within its limit, and near enough to the last one."""
+        return effort_nm.shape == self._most_nm.shape and bool(
+            (np.abs(effort_nm) <= self._most_nm).all()
+            and (np.abs(effort_nm - self.effort_nm) <= self._step_nm + ROUNDING_NM).all()
+        )  # false for NaN
+
+    def towards_zero(self) -> Array:
+        """Return the last effort a step closer to zero, shape (n,)."""
+        return self.effort_nm - np.clip(self.effort_nm, -self._step_nm, self._step_nm)
+
+    def issue(
+        self,
+        effort_nm: Array,
+        tick: Tick | None,
+        state_stamp_ns: int,
+        late_ns: int = 0,
+        *,
+        is_withheld: bool = False,
+    ) -> None:
+        """Check an effort, shape (n,), and send it unless it is withheld; see `Command`."""
+        is_owner = threading.current_thread() is self._owner
+        with self._sending:
+            if is_owner and self._is_given_up:
+                return  # it hung, and came back when another had taken its place
+            is_withheld = is_withheld or (is_owner and self._was_replaced)
+            if not is_withheld and not self._passes(effort_nm):
+                self.num_checks_failed += 1
+                self._exchange.report(Cause.INTERNAL_ERROR, is_next=True)
+                effort_nm = self.towards_zero()
+            must_brake = self._brakes(effort_nm, tick)
+            command = Command(effort_nm, tick, state_stamp_ns, late_ns, must_brake, is_withheld)
+            if not is_withheld:
+                self.effort_nm = effort_nm
+                self._stamp_ns = self.send(command)
+                self.sent_ns = time.monotonic_ns()
+        self.publish(command._replace(stamp_ns=self._stamp_ns))  # the arm has its command
+
+    def try_to_issue(self, effort_nm: Array, tick: Tick | None, state_stamp_ns: int) -> None:
+        """Check and send an effort; an exception is kept as the reason of the end."""
+        try:
+            self.issue(effort_nm, tick, state_stamp_ns)
+        except Exception:  # from here on without a tick: less to send, less to fail
+            self._exchange.note_exception()
+
+    def _brakes(self, effort_nm: Array, tick: Tick | None) -> bool:
+        """Return whether the robot is to brake."""
+        if tick is not None:
+            # A blind arm whose torque has faded would fall, unless control is asked to end.
+            is_let_go = tick.mode == Mode.BLIND and not effort_nm.any()
+            is_let_go = is_let_go and not self._exchange.must_stop.is_set()
+            self._must_brake = is_let_go or tick.mode == Mode.FAULT
+        return self._must_brake or self._exchange.error is not None
+
+    def resume_towards(self, effort_nm: Array, now_ns: int) -> Array:
+        """Go on after a pause from an effort, as far as the rate leads there; return from which.
+
+        No two commands are further apart than the rate allows in the whole periods between them;
+        the next command needs one of these itself.
+        """
+        reach = self._step_nm * max((now_ns - self.sent_ns) // self._period_ns - 1, 0)
+        towards = np.clip(effort_nm, -self._most_nm, self._most_nm) - self.effort_nm
+        self.effort_nm = self.effort_nm + np.clip(towards, -reach, reach)
+        return self.effort_nm
+
+    def stand_in(self, stamp_to_answer: Callable[[], int | None]) -> None:
+        """Take the torque a step down, once a period, in the place of a tick that hangs.
+
+        `stamp_to_answer` returns that of the state to answer; None if no tick hangs any more.
+        """
+        if not self._sending.acquire(blocking=False):
+            return  # sending itself hangs: nothing can be sent
+        try:
+            now_ns = time.monotonic_ns()
+            is_due = now_ns - self.sent_ns >= self._period_ns
+            if is_due and (stamp_ns := stamp_to_answer()) is not None:
+                self._was_replaced = True
+                self.effort_nm = self.towards_zero()
+                command = Command(self.effort_nm, None, stamp_ns, 0, must_brake=True)
+                self._stamp_ns = self.send(command)
+                self.sent_ns = now_ns
+                self.num_stand_ins += 1
+        except Exception:
+            self._exchange.note_exception()
+        finally:
+            self._sending.release()
+
+    def rejoin(self, resume: Callable[[Array], None]) -> bool:
+        """Let a loop resume from what another thread sent meanwhile; return whether one did."""
+        with self._sending:
+            was_replaced, self._was_replaced = self._was_replaced, False
+            if was_replaced:
+                resume(self.effort_nm)
+        return was_replaced
+
+    def give_up_owner(self, timeout_s: float) -> bool:
+        """Send nothing of the owner any more; return False if it hangs in sending itself."""
+        if not self._sending.acquire(timeout=timeout_s):
+            return False
+        self._is_given_up = True
+        self._sending.release()
+        return True
+
 
 WARM_CACHE_NS = 800_000
 """How long before a tick a dry call of its policy begins: 10 ms later its caches are cold."""
@@ -78,8 +263,8 @@ class ControlThread(threading.Thread):
         self._controller, self._inbox, self._timing = controller, inbox, timing
         self.exchange = Exchange()
         """With other threads: faults that they find, and how control ended."""
-        check = LastCheck(limits, timing.period_ns)
-        self.output = CommandOutput(self, self.exchange, check, send, publish)
+        ways = (self.exchange, limits, timing.period_ns, send, publish)
+        self.output = CommandOutput(self, *ways)
         self._newest: Arrival | None = None
         self._rounds = Rounds()
         self.deadlines = Deadlines(timing.period_ns, time.monotonic_ns())
@@ -133,7 +318,7 @@ class ControlThread(threading.Thread):
             before = present
             spent_ns = watch.look(present if self._rounds.is_at_work else 0)
             if spent_ns >= self._timing.patience_ns:
-                self.output.stand_in(self._timing.period_ns, partial(self._stamp_in, present))
+                self.output.stand_in(partial(self._stamp_in, present))
         if self.is_alive():
             self.exchange.error = (
                 f'control hangs: a tick did not end within {WATCH_S * HANGS_AFTER:g} s'
@@ -154,8 +339,7 @@ class ControlThread(threading.Thread):
             arrivals = self._inbox.take(timeout_s=0.05)
             if arrivals:
                 first = self._newest = arrivals[0]
-                effort_nm = self._controller.begin(first.state, first.effort_nm)
-                self.output.check.effort_nm = effort_nm
+                self.output.effort_nm = self._controller.begin(first.state, first.effort_nm)
                 return arrivals
         return []
 
@@ -252,8 +436,7 @@ class ControlThread(threading.Thread):
             measured = arrivals[-1].effort_nm
         acting = self._controller.acting_effort(newest.state, measured)
         if acting is not None and np.isfinite(acting).all():
-            effort_nm = self.output.resume_towards(acting, now_ns, self._timing.period_ns)
-            self._controller.resume(effort_nm)
+            self._controller.resume(self.output.resume_towards(acting, now_ns))
 
     def _steady_ns(self, now_ns: int) -> int | None:
         """Return the time that modes and limits run on; in simulated time that of the states."""
@@ -261,13 +444,13 @@ class ControlThread(threading.Thread):
 
     def _end(self) -> None:
         """Let the torque fade, then send zero; whatever fails here, zero is sent."""
-        check, newest = self.output.check, self._newest
-        if check.effort_nm is None or newest is None:
+        output, newest = self.output, self._newest
+        if not output.effort_nm.size or newest is None:
             return  # nothing was ever sent
-        begin_ns = now_ns = time.monotonic_ns()
-        last_ns = begin_ns + self._timing.fade_ns
-        while now_ns < last_ns or check.effort_nm.any():
-            effort_nm, tick = check.towards_zero(), None
+        now_ns = time.monotonic_ns()
+        last_ns = now_ns + self._timing.fade_ns
+        while now_ns < last_ns or output.effort_nm.any():
+            effort_nm, tick = output.towards_zero(), None
             if self.error is None and now_ns < last_ns:
                 try:
                     stamp_ns = newest.state.stamp_ns + now_ns - newest.received_ns
@@ -275,6 +458,6 @@ class ControlThread(threading.Thread):
                     effort_nm = tick.step.effort_nm
                 except Exception:
                     self.exchange.note_exception()
-            self.output.try_to_issue(effort_nm, tick, newest.stamp_ns)
+            output.try_to_issue(effort_nm, tick, newest.stamp_ns)
             now_ns = sleep_until(now_ns + self._timing.period_ns)
-        self.output.try_to_issue(np.zeros_like(check.effort_nm), None, newest.stamp_ns)
+        output.try_to_issue(np.zeros_like(output.effort_nm), None, newest.stamp_ns)

@@ -36,8 +36,7 @@ from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.motion.reference import Hold
 from metactl_ros.runtime.deadlines import TICKS_KEPT
 from metactl_ros.runtime.joint_samples import MessageError
-from metactl_ros.runtime.reference_source import ReferenceSource, TrajectorySource
-from metactl_ros.runtime.trajectory import unpack
+from metactl_ros.runtime.reference_source import ReferenceSource, TrajectorySource, unpack
 from metactl_ros.signals import ArmState, Array, Policy, Reference
 
 

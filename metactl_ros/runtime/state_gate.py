@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which joint states are accepted: newer than the last, in step with time, and possible.
+"""Which joint states are accepted, and wait for a tick: newer, in step with time, possible.
 
     stamp not ahead of the last                   refused: sent again, out of order
     stamp and steady clock disagree by over 1 s   refused: a clock jumped, or another arm speaks
@@ -39,12 +39,14 @@ are known, the first states may all have come late, by `STALL_NS`.
 """
 
 from collections import Counter, deque
+import threading
+from typing import NamedTuple
 
 import numpy as np
 
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.runtime.joint_samples import JointSample
-from metactl_ros.signals import ArmState, NANOSECONDS_PER_SECOND, seconds
+from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds
 
 CLOCK_TOLERANCE_NS = NANOSECONDS_PER_SECOND
 """How far stamps may drift from the steady clock between two states of a real robot."""
@@ -60,15 +62,7 @@ LATE, DISTRUSTED = 'late states', 'distrusted stamps'
 OF_CLOCKS = ('old stamps', 'clock jumps', LATE, DISTRUSTED)
 """Objections to the stamp, not to what it belongs to."""
 IMPOSSIBLE = 'impossible motions'
-COUNTED = (
-    'accepted',
-    'dropped',
-    *OF_CLOCKS,
-    IMPOSSIBLE,
-    'new timelines',
-    'leaps',
-    'clock drifts',
-)
+COUNTED = ('accepted', 'dropped', *OF_CLOCKS, IMPOSSIBLE, 'new timelines', 'leaps', 'clock drifts')
 
 
 class StateGate:
@@ -278,3 +272,49 @@ class StampClock:
     def restart(self) -> None:
         """Forget all delays: they were those of another clock."""
         self._blocks.clear()
+
+
+INBOX_SIZE = 64
+"""States kept between two ticks; of a faster burst the oldest are lost."""
+
+
+class Arrival(NamedTuple):
+    """A state that came."""
+
+    state: ArmState
+    stamp_ns: int
+    """As it was sent, on the clock of the robot."""
+    effort_nm: Array | None
+    received_ns: int
+    """On the steady clock."""
+
+
+class Inbox:
+    """What came since the last tick; callbacks put, the control thread takes."""
+
+    def __init__(self) -> None:
+        self._arrivals: deque[Arrival] = deque(maxlen=INBOX_SIZE)
+        self._came = threading.Condition()
+        self._is_woken = False
+
+    def put(self, arrival: Arrival) -> None:
+        """Leave a state for the control thread."""
+        with self._came:
+            self._arrivals.append(arrival)
+            self._came.notify()
+
+    def wake(self) -> None:
+        """End a wait without a state: the present one, or else the next."""
+        with self._came:
+            self._is_woken = True
+            self._came.notify()
+
+    def take(self, timeout_s: float = 0.0) -> list[Arrival]:
+        """Return all states, oldest first, waiting for one if there is none."""
+        with self._came:
+            if not self._arrivals and not self._is_woken and timeout_s > 0.0:
+                self._came.wait(timeout_s)
+            self._is_woken = False
+            taken = list(self._arrivals)
+            self._arrivals.clear()
+        return taken

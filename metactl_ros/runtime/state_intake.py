@@ -2,15 +2,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes joint states in: each is left for the control thread, or refused and counted.
 
-    is it of the one publisher?         `sources.py`
+    is it of the one publisher?         `SourceWatch`
     can it be read?                     `joint_samples.py`
     is it newer, in step, possible?     `state_gate.py`
     how old is it?                      `StateLatency`
 
-What is accepted waits in an `Inbox` for the next tick (`control_io.py`).
+Only one publisher may be alive. The middleware lists publishers, but one that was killed stays
+listed for up to 20 s, so that a robot that restarts looks like two. A publisher counts as alive
+only on evidence:
+
+    messages    every publisher numbers its own. Two streams of numbers that alternate are two
+                publishers; one that ends before another begins is a restart
+    the list    one that appears is alive. Another that goes on sending after that is, too; so are
+                two that appeared together, and two that are listed for longer than a lease
+    the states  of one publisher contradict each other again and again: it passes on two arms
+
+Messages show it at once, the list with the next poll. Until the stream in use has been silent for
+`TAKEOVER_NS`, no other is used.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 import time
 from typing import Any, NamedTuple
 
@@ -18,11 +32,223 @@ import numpy as np
 
 from metactl_ros.control.modes import Cause
 from metactl_ros.dynamics.two_link import Arm
-from metactl_ros.runtime.control_io import Arrival, Exchange, Inbox
+from metactl_ros.runtime.control_thread import Exchange
 from metactl_ros.runtime.deadlines import Timing
 from metactl_ros.runtime.joint_samples import effort_doubt, MessageError, read_joint_state
-from metactl_ros.runtime.sources import SourceWatch
-from metactl_ros.runtime.state_gate import DISTRUSTED, LATE, StateGate
+from metactl_ros.runtime.state_gate import Arrival, DISTRUSTED, Inbox, LATE, StateGate
+from metactl_ros.signals import NANOSECONDS_PER_SECOND
+
+UNNUMBERED = (0, 2**64 - 1)
+"""The number of every message, from a middleware that does not number them."""
+STREAM_LASTS_NS = 300_000_000
+"""A stream that is silent for longer is over; a process takes longer to start again."""
+TAKEOVER_NS = 50_000_000
+"""Silence of the stream in use, after which another may be used."""
+NEAR = 10
+"""Messages that may be lost within a stream while another speaks."""
+EVIDENCE_LASTS_NS = NANOSECONDS_PER_SECOND
+LEASE_NS = 25 * NANOSECONDS_PER_SECOND
+"""No publisher stays listed for longer after its death; 20 s is usual."""
+TOGETHER_NS = 300_000_000
+"""Who appears within this of each other is alive at the same time."""
+GOES_ON_NS = 100_000_000
+"""How long after another appeared a publisher must send to be alive."""
+NUM_VERDICTS, MOST_REFUSED, MOST_TURNS = 20, 5, 4
+"""Of so many states, refusals that contradict the others, and changes from good to refused."""
+NAME_UNKNOWN = '_NODE_NAME_UNKNOWN_'
+"""What rclpy calls a node of which it knows a publisher, but not yet the name."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """Messages with rising numbers."""
+
+    number: int
+    first_ns: int
+    last_ns: int
+
+
+class Streams:
+    """Keeps publishers of one topic apart by the numbers of their messages."""
+
+    def __init__(self) -> None:
+        self._streams: list[_Stream] = []
+        """The one in use is first."""
+        self._spoke: _Stream | None = None
+        self._evidence_ns: int | None = None
+        self._doubted_ns = 0
+        """When a stream began beside another, or left out many numbers, as another would."""
+        self._num_in_doubt = 0
+        self.num_foreign_used = 0
+        """At most so many messages of others were used before they were known as such."""
+
+    def receive(self, number: int, now_ns: int) -> bool:
+        """Note a message; return whether it may be used: none is while several publish."""
+        if number in UNNUMBERED:
+            return True
+        self._streams = [x for x in self._streams if now_ns - x.last_ns <= STREAM_LASTS_NS]
+        stream = self._stream_of(number)
+        if stream is None:
+            stream = _Stream(number, now_ns, now_ns)
+            if self._streams:  # the message before may have been of another as well as this one
+                self._doubt(now_ns, num_already=1)
+            self._streams = [*self._streams, stream]
+        elif stream is not self._spoke:  # it spoke, another spoke, and now it speaks again
+            self._evidence_ns = now_ns
+            self.num_foreign_used += self._num_in_doubt
+            self._num_in_doubt = 0
+        elif number - stream.number > NEAR:
+            self._doubt(now_ns, num_already=0)
+        stream.number, stream.last_ns, self._spoke = number, now_ns, stream
+        return self._may_use(stream, now_ns)
+
+    def _stream_of(self, number: int) -> _Stream | None:
+        """Return the stream that a number goes on with, if there is one."""
+        near = [x for x in self._streams if 0 < number - x.number <= NEAR]
+        if near:  # of two that are equally near, more likely the one that spoke last
+            return max(near, key=lambda x: (x.number, x is self._spoke))
+        last = self._spoke if self._spoke in self._streams else None
+        return last if last is not None and number > last.number else None
+
+    def _doubt(self, now_ns: int, num_already: int) -> None:
+        if now_ns - self._doubted_ns > STREAM_LASTS_NS:  # else it goes on
+            self._doubted_ns, self._num_in_doubt = now_ns, num_already
+
+    def _may_use(self, stream: _Stream, now_ns: int) -> bool:
+        in_use = self._streams[0]
+        if stream is not in_use and now_ns - in_use.last_ns > TAKEOVER_NS:
+            self._streams = [stream, *(x for x in self._streams if x is not stream)]
+            in_use = stream
+        may_use = stream is in_use and not self.are_several(now_ns)
+        self._num_in_doubt += may_use
+        return may_use
+
+    def are_several(self, now_ns: int) -> bool:
+        """Return whether more than one publisher has sent lately."""
+        return self._evidence_ns is not None and now_ns - self._evidence_ns < EVIDENCE_LASTS_NS
+
+    def goes_on(self, since_ns: int, until_ns: int) -> bool:
+        """Return whether a publisher sent before a time, and still sends after a later one."""
+        return any(x.first_ns < since_ns and x.last_ns > until_ns for x in self._streams)
+
+
+class Contradictions:
+    """Notices states of which every few cannot be of the same arm as the others."""
+
+    def __init__(self) -> None:
+        self._verdicts: deque[bool] = deque(maxlen=NUM_VERDICTS)
+        self._evidence_ns: int | None = None
+
+    def record(self, now_ns: int, *, contradicts: bool) -> None:
+        """Record whether a state contradicts those that were accepted before it."""
+        self._verdicts.append(contradicts)
+        if not contradicts:
+            return
+        seen = list(self._verdicts)
+        num_turns = sum(after and not before for before, after in pairwise(seen))
+        if sum(seen) >= MOST_REFUSED and num_turns >= MOST_TURNS:
+            self._evidence_ns = now_ns
+
+    def are_there(self, now_ns: int) -> bool:
+        """Return whether that was so lately."""
+        return self._evidence_ns is not None and now_ns - self._evidence_ns < EVIDENCE_LASTS_NS
+
+
+class Publisher(NamedTuple):
+    """One that the middleware lists."""
+
+    node: str
+    """Its full name."""
+    identity: bytes
+
+
+class Listing:
+    """The publishers of a topic that the middleware lists, and whether several must be alive."""
+
+    def __init__(self) -> None:
+        self._appeared: dict[bytes, tuple[int, int]] = {}
+        """When each was not listed yet, and when it was."""
+        self._looked_ns: int | None = None
+
+    def look(self, listed: Sequence[Publisher], now_ns: int, streams: Streams) -> bool:
+        """Note who is listed, asked for after `now_ns`; return whether several are alive."""
+        before_ns = now_ns if self._looked_ns is None else self._looked_ns
+        self._looked_ns = now_ns
+        self._appeared = {
+            one.identity: self._appeared.get(one.identity, (before_ns, now_ns)) for one in listed
+        }
+        in_order = sorted(self._appeared.values(), key=lambda times: times[1])
+        return any(
+            later_ns - earlier_ns < TOGETHER_NS
+            or now_ns - later_ns > LEASE_NS
+            or streams.goes_on(absent_ns, later_ns + GOES_ON_NS)
+            for (_, earlier_ns), (absent_ns, later_ns) in pairwise(in_order)
+        )
+
+
+class SourceWatch:
+    """Watches the publishers of joint states and of commands; two threads may use it.
+
+    One receives states, the other polls the list, twenty times a second.
+    """
+
+    def __init__(self, states_topic: str) -> None:
+        self._topic = states_topic
+        self._listing = Listing()
+        self.forget_messages()
+        self.states: Sequence[Publisher] = ()
+        """Who is listed for joint states."""
+        self.findings: tuple[str, ...] = ()
+        """What is wrong, as of the last poll."""
+
+    def forget_messages(self) -> None:
+        """Begin anew with messages; what is listed stays known."""
+        self.streams, self.contradictions = Streams(), Contradictions()
+        self._were_several = False
+
+    def are_states_in_doubt(self, now_ns: int) -> bool:
+        """Return whether messages say that more than one robot speaks."""
+        return self.streams.are_several(now_ns) or self.contradictions.are_there(now_ns)
+
+    def look(
+        self, states: Sequence[Publisher], foreign: Mapping[str, Sequence[Publisher]], now_ns: int
+    ) -> None:
+        """Judge who is listed.
+
+        Args:
+            states: For joint states.
+            foreign: Others than this controller, for each topic of commands that it drives by.
+            now_ns: Before the lists were asked for.
+        """
+        self.states = states
+        several = self._listing.look(states, now_ns, self.streams) or self.streams.are_several(
+            now_ns
+        )
+        # Of two, the one that falls silent may have been the robot: who is left must be alone.
+        self._were_several = several or (self._were_several and len(states) > 1)
+        findings = []
+        if self._were_several:
+            findings.append(
+                f'{self._topic}: expected one publisher, found {names_of(states)} alive; end all '
+                'but one, or give each arm a topic of its own.'
+            )
+        elif self.contradictions.are_there(now_ns):
+            findings.append(
+                f'{self._topic}: expected the states of one arm, found some that contradict the '
+                f'others, from {names_of(states)}; look for a node that mixes two streams.'
+            )
+        findings += [
+            f'{topic}: expected no other publisher, found {names_of(others)}; end it.'
+            for topic, others in foreign.items()
+            if others
+        ]
+        self.findings = tuple(findings)
+
+
+def names_of(publishers: Iterable[Publisher]) -> str:
+    """Return the names of the nodes."""
+    return ', '.join(sorted(one.node for one in publishers)) or 'nobody'
+
 
 LATENCIES_KEPT = 1000
 """How many latencies are kept for quantiles."""
@@ -97,16 +323,7 @@ class StateIntake:
         exchange: Exchange,
         complain: Callable[[str], None],
     ) -> None:
-        """Make an intake.
-
-        Args:
-            arm: Whose joints are read.
-            timing: Of the controller.
-            sources: Keeps publishers apart.
-            inbox: Where accepted states go.
-            exchange: Of the control thread: where faults go.
-            complain: Logs what is wrong with a message.
-        """
+        """Make an intake; faults go to the exchange, and what is wrong with a message to a log."""
         timeout_ns, self._is_simulated = timing.state_timeout_ns, timing.ticks_on_states
         self._gate = StateGate(arm, timing.period_ns, None if self._is_simulated else timeout_ns)
         self._joints, self._most_nm = arm.joint_names, arm.limits.effort_nm

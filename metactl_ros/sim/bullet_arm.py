@@ -8,6 +8,7 @@ switches one of these habits off; without any one of them the arm is another arm
 
 from pathlib import Path
 import tempfile
+from typing import Any
 
 import numpy as np
 
@@ -43,9 +44,10 @@ class BulletArm:
         self._memory_nm = [0.0] * len(self._joints)
         self._tau_z_s, self._payload_kg = 1.0, 0.0
         self._client = pybullet.connect(pybullet.DIRECT)
+        self._here = {'physicsClientId': self._client}
         self._body = load_body(self._client, arm, payload_kg=0.0)
-        pybullet.setGravity(0.0, 0.0, -arm.gravity_mps2, physicsClientId=self._client)
-        pybullet.setTimeStep(self._dt_s, physicsClientId=self._client)
+        pybullet.setGravity(0.0, 0.0, -arm.gravity_mps2, **self._here)
+        pybullet.setTimeStep(self._dt_s, **self._here)
 
     def reset(self, start: PlantStart) -> ArmState:
         """Begin a new run at time zero; `start` must describe a single arm."""
@@ -58,13 +60,8 @@ class BulletArm:
         self._memory_nm = [float(z) for z in start.memory_nm]
         self.set_conditions(start.payload_kg, start.tau_z_s)
         for joint in self._joints:
-            pybullet.resetJointState(
-                self._body,
-                joint,
-                float(start.q_rad[joint]),
-                float(start.qd_radps[joint]),
-                physicsClientId=self._client,
-            )
+            motion = float(start.q_rad[joint]), float(start.qd_radps[joint])
+            pybullet.resetJointState(self._body, joint, *motion, **self._here)
         return self._state(self._joint_states())
 
     def step(self, effort_nm: Array) -> ArmState:
@@ -85,13 +82,9 @@ class BulletArm:
                 )
             ]
             pybullet.setJointMotorControlArray(  # a torque lasts for one sub-step only
-                self._body,
-                self._joints,
-                pybullet.TORQUE_CONTROL,
-                forces=torques,
-                physicsClientId=self._client,
+                self._body, self._joints, pybullet.TORQUE_CONTROL, forces=torques, **self._here
             )
-            pybullet.stepSimulation(physicsClientId=self._client)
+            pybullet.stepSimulation(**self._here)
             motion = self._joint_states()
             self._memory_nm = [
                 friction.memory_after(0.5 * (old[1] + new[1]), memory, self._tau_z_s, self._dt_s)
@@ -106,13 +99,8 @@ class BulletArm:
         """Change payload and memory horizon, both plain numbers, from the next step on."""
         check_conditions(payload_kg, tau_z_s)
         self._tau_z_s, self._payload_kg = float(tau_z_s), float(payload_kg)
-        pybullet.changeDynamics(
-            self._body,
-            self._tip,
-            mass=self._payload_kg,
-            localInertiaDiagonal=NO_INERTIA,
-            physicsClientId=self._client,
-        )
+        loaded = {'mass': self._payload_kg, 'localInertiaDiagonal': NO_INERTIA}
+        pybullet.changeDynamics(self._body, self._tip, **loaded, **self._here)
 
     def set_friction(self, friction: Friction) -> None:
         """Change the friction constants from the next step on."""
@@ -121,7 +109,7 @@ class BulletArm:
     def close(self) -> None:
         """Disconnect from the physics server; closing twice is harmless."""
         if self._client >= 0:
-            pybullet.disconnect(physicsClientId=self._client)
+            pybullet.disconnect(**self._here)
             self._client = -1
 
     @property
@@ -134,19 +122,13 @@ class BulletArm:
         """The true friction memory z, shape (n,)."""
         return np.array(self._memory_nm)
 
-    def _joint_states(self) -> tuple[tuple[float, ...], ...]:
+    def _joint_states(self) -> Any:
         """Return (position, velocity, ...) of each joint."""
-        states: tuple[tuple[float, ...], ...] = pybullet.getJointStates(
-            self._body, self._joints, physicsClientId=self._client
-        )
-        return states
+        return pybullet.getJointStates(self._body, self._joints, **self._here)
 
-    def _state(self, motion: tuple[tuple[float, ...], ...]) -> ArmState:
-        return ArmState(
-            self._stamp_ns,
-            np.array([joint[0] for joint in motion]),
-            np.array([joint[1] for joint in motion]),
-        )
+    def _state(self, motion: Any) -> ArmState:
+        q, qd = (np.array([joint[k] for joint in motion]) for k in (0, 1))
+        return ArmState(self._stamp_ns, q, qd)
 
 
 def substeps_per_period(rate_hz: float, substep_hz: float) -> int:
@@ -166,30 +148,16 @@ def substeps_per_period(rate_hz: float, substep_hz: float) -> int:
 
 def load_body(client: int, arm: Arm, payload_kg: float) -> int:
     """Load the arm into a physics client, free of every default force, and return its body id."""
+    here, as_stated = {'physicsClientId': client}, pybullet.URDF_USE_INERTIA_FROM_FILE
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'arm.urdf'
         path.write_text(arm_urdf(arm, payload_kg), encoding='utf-8')
-        body = pybullet.loadURDF(
-            str(path),
-            useFixedBase=True,
-            flags=pybullet.URDF_USE_INERTIA_FROM_FILE,
-            physicsClientId=client,
-        )
+        body = pybullet.loadURDF(str(path), useFixedBase=True, flags=as_stated, **here)
     joints = list(range(len(arm.joint_names)))
+    undamped = dict.fromkeys(('linearDamping', 'angularDamping', 'jointDamping'), 0.0)
     for link in (-1, *joints, len(joints)):
-        pybullet.changeDynamics(
-            body,
-            link,
-            linearDamping=0.0,
-            angularDamping=0.0,
-            jointDamping=0.0,
-            physicsClientId=client,
-        )
-    pybullet.setJointMotorControlArray(
-        body,
-        joints,
-        pybullet.VELOCITY_CONTROL,
-        forces=[0.0] * len(joints),  # a velocity motor holds every joint unless told not to
-        physicsClientId=client,
-    )
+        pybullet.changeDynamics(body, link, **undamped, **here)
+    # A velocity motor holds every joint unless told not to.
+    forces, motor = [0.0] * len(joints), pybullet.VELOCITY_CONTROL
+    pybullet.setJointMotorControlArray(body, joints, motor, forces=forces, **here)
     return int(body)

@@ -8,7 +8,7 @@ back and swapped. What is held back comes as soon as no fault holds it any more.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -74,19 +74,19 @@ class FaultLine:
             effort = message.effort_nm.copy()  # empty before the first command
             effort[fault.joints] *= fault.size
             return message._replace(effort_nm=effort)
+        state = message.state
+        shown: tuple[Array, Array] | None
         if fault.kind == 'freeze':
-            seen = self._since.setdefault(fault, message.state)
-            q, qd = seen.q_rad, seen.qd_radps
-        elif fault.kind in MEASURES:
-            state = message.state
-            q, qd = MEASURES[fault.kind](
-                state.q_rad, state.qd_radps, fault.size, seconds(self._period_ns)
-            )
+            frozen = self._since.setdefault(fault, state)
+            shown = frozen.q_rad, frozen.qd_radps
         else:
+            period_s = seconds(self._period_ns)
+            shown = faulty_reading(fault.kind, state.q_rad, state.qd_radps, fault.size, period_s)
+        if shown is None:
             return message
-        mixed_q, mixed_qd = message.state.q_rad.copy(), message.state.qd_radps.copy()
-        mixed_q[fault.joints], mixed_qd[fault.joints] = q[fault.joints], qd[fault.joints]
-        return message._replace(state=replace(message.state, q_rad=mixed_q, qd_radps=mixed_qd))
+        q, qd = state.q_rad.copy(), state.qd_radps.copy()
+        q[fault.joints], qd[fault.joints] = (values[fault.joints] for values in shown)
+        return message._replace(state=replace(state, q_rad=q, qd_radps=qd))
 
     def _wrong_time_ns(self, fault: Fault, stamp_ns: int) -> int:
         if fault.kind == 'clock_jump':
@@ -131,40 +131,24 @@ class FaultLine:
         return out
 
 
-def _biased(q_rad: Array, qd_radps: Array, bias_rad: float, _: float) -> tuple[Array, Array]:
-    return q_rad + bias_rad, qd_radps
-
-
-def _flipped(q_rad: Array, qd_radps: Array, _: float, __: float) -> tuple[Array, Array]:
-    return q_rad, -qd_radps
-
-
-def _standing(q_rad: Array, qd_radps: Array, _: float, __: float) -> tuple[Array, Array]:
-    return q_rad, np.zeros_like(qd_radps)
-
-
-def _scaled(q_rad: Array, qd_radps: Array, factor: float, _: float) -> tuple[Array, Array]:
-    return q_rad, factor * qd_radps
-
-
-def _unknown(q_rad: Array, qd_radps: Array, _: float, __: float) -> tuple[Array, Array]:
-    return np.full_like(q_rad, np.nan), np.full_like(qd_radps, np.nan)
-
-
-def _quantised(q_rad: Array, qd_radps: Array, bits: float, period_s: float) -> tuple[Array, Array]:
-    """Return positions in whole counts, and velocities from two of them a period apart."""
-    count_rad = 2.0 * np.pi / 2.0**bits
-    now = np.round(q_rad / count_rad)
-    before = np.round((q_rad - period_s * qd_radps) / count_rad)
-    return now * count_rad, (now - before) * (count_rad / period_s)
-
-
-MEASURES: dict[str, Callable[[Array, Array, float, float], tuple[Array, Array]]] = {
-    'bias': _biased,
-    'sign_flip': _flipped,
-    'velocity_zero': _standing,
-    'velocity_scale': _scaled,
-    'nan': _unknown,
-    'quantise': _quantised,
-}
-"""Positions and velocities as a faulty sensor shows them: of both, the amount and the period."""
+def faulty_reading(
+    kind: str, q_rad: Array, qd_radps: Array, amount: float, period_s: float
+) -> tuple[Array, Array] | None:
+    """Return positions and velocities as a faulty sensor shows them; None of another fault."""
+    match kind:
+        case 'bias':
+            return q_rad + amount, qd_radps
+        case 'sign_flip':
+            return q_rad, -qd_radps
+        case 'velocity_zero':
+            return q_rad, np.zeros_like(qd_radps)
+        case 'velocity_scale':
+            return q_rad, amount * qd_radps
+        case 'nan':
+            return np.full_like(q_rad, np.nan), np.full_like(qd_radps, np.nan)
+        case 'quantise':  # positions in whole counts, velocities from two a period apart
+            count_rad = 2.0 * np.pi / 2.0**amount
+            now = np.round(q_rad / count_rad)
+            before = np.round((q_rad - period_s * qd_radps) / count_rad)
+            return now * count_rad, (now - before) * (count_rad / period_s)
+    return None

@@ -1,15 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong with a simulated robot, when, and what that does to the plant itself.
+"""What can go wrong with a simulated robot, when, and the plant that it happens to.
 
 A fault is on from `at_s` for `for_s`. While it is on it changes each joint state published, see
-`fault_line.py`, or what the plant does in the next period: its `Perturbation`. Once it is over it
-leaves no trace. The truth of the plant is never altered.
+`fault_line.py`, or what the plant does in the next period: its `Perturbation`, which acts on a
+`GroundTruthPlant`. Once it is over it leaves no trace. The truth of the plant is never altered.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 import difflib
+from functools import partial
 import math
 from typing import Any, NamedTuple
 
@@ -19,8 +20,10 @@ from numpy.typing import NDArray
 from metactl_ros.config import build, MAX_ENTRIES, require_not_negative, scaled, shown
 from metactl_ros.dynamics.friction import Friction, friction_torque
 from metactl_ros.dynamics.rigid_body import RigidBody
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds
+from metactl_ros.sim.plant import Plant, PlantAround, PlantStart
 
 TAU_Z_RANGE_S = (0.02, 1000.0)
 """Memory horizons that a period of 10 ms can simulate, s."""
@@ -42,81 +45,54 @@ class Kind(NamedTuple):
     """In lockstep the robot would wait for ever for the answer to a state nobody can use."""
 
 
+_late = partial(Kind, needs_real_time=True)
+_joint = partial(Kind, is_per_joint=True)
 KINDS = {
-    'drop': Kind('this share of states is lost', 'share', 0.2, (0.0, 1.0), needs_real_time=True),
-    'burst': Kind(
-        'states are held back so long, then come all at once',
-        's',
-        0.2,
-        (0.01, 10.0),
-        needs_real_time=True,
-    ),
-    'delay': Kind(
-        'states come so much later, in whole periods', 's', 0.02, (0.0, 10.0), needs_real_time=True
-    ),
-    'jitter': Kind(
+    'drop': _late('this share of states is lost', 'share', 0.2, (0.0, 1.0)),
+    'burst': _late('states are held back so long, then come all at once', 's', 0.2, (0.01, 10.0)),
+    'delay': _late('states come so much later, in whole periods', 's', 0.02, (0.0, 10.0)),
+    'jitter': _late(
         'states come late by whole periods at random, up to this; their order is kept',
-        's',
-        0.02,
-        (0.0, 10.0),
-        needs_real_time=True,
+        *('s', 0.02, (0.0, 10.0)),
     ),
-    'latency': Kind(
+    'latency': _late(
         'states come so much later, in whole periods; one that begins at 0 s is there from the '
         'first state on, and leaves no gap that would tell of it',
-        's',
-        0.22,
-        (0.0, 10.0),
-        needs_real_time=True,
+        *('s', 0.22, (0.0, 10.0)),
     ),
-    'freeze': Kind('positions and velocities stay, stamps go on', is_per_joint=True),
-    'nan': Kind('positions and velocities are NaN', is_per_joint=True, needs_real_time=True),
-    'reorder': Kind('of two states the later comes first', needs_real_time=True),
-    'rename': Kind('joints bear other names', is_per_joint=True, needs_real_time=True),
-    'sign_flip': Kind('velocities have the wrong sign', is_per_joint=True),
-    'velocity_zero': Kind('velocities are zero', is_per_joint=True),
-    'velocity_scale': Kind(
+    'freeze': _joint('positions and velocities stay, stamps go on'),
+    'nan': _joint('positions and velocities are NaN', needs_real_time=True),
+    'reorder': _late('of two states the later comes first'),
+    'rename': _joint('joints bear other names', needs_real_time=True),
+    'sign_flip': _joint('velocities have the wrong sign'),
+    'velocity_zero': _joint('velocities are zero'),
+    'velocity_scale': _joint(
         'velocities are multiplied by this, as in another unit',
-        'factor',
-        round(math.degrees(1.0), 2),
-        (-1000.0, 1000.0),
-        is_per_joint=True,
+        *('factor', round(math.degrees(1.0), 2), (-1000.0, 1000.0)),
     ),
-    'effort_scale': Kind(
+    'effort_scale': _joint(
         'measured efforts are multiplied by this, as in another unit',
-        'factor',
-        1000.0,
-        (-1e6, 1e6),
-        is_per_joint=True,
+        *('factor', 1000.0, (-1e6, 1e6)),
     ),
-    'bias': Kind('this is added to positions', 'rad', 0.05, (-10.0, 10.0), is_per_joint=True),
-    'quantise': Kind(
+    'bias': _joint('this is added to positions', 'rad', 0.05, (-10.0, 10.0)),
+    'quantise': _joint(
         'an encoder of so many bits per revolution; velocities are its differences',
-        'bits',
-        10.0,
-        (1.0, 32.0),
-        is_per_joint=True,
+        *('bits', 10.0, (1.0, 32.0)),
     ),
-    'torque_loss': Kind(
-        'this share of each effort is lost', 'share', 0.3, (0.0, 1.0), is_per_joint=True
-    ),
+    'torque_loss': _joint('this share of each effort is lost', 'share', 0.3, (0.0, 1.0)),
     'friction_step': Kind(
         'Coulomb and static friction are multiplied by this', 'factor', 2.0, (0.0, 20.0)
     ),
     'payload_drop': Kind('payload lost; a negative one is added', 'kg', 0.5, (-10.0, 10.0)),
     'tau_z_drift': Kind('the memory horizon drifts at this rate', 's/s', 0.1, (-10.0, 10.0)),
     'brake': Kind('the brake is engaged whatever is commanded'),
-    'jam': Kind('joints do not move whatever the torque', is_per_joint=True),
-    'clock_jump': Kind('this is added to stamps', 's', 5.0, (-1e8, 1e8), needs_real_time=True),
-    'clock_rate': Kind(
-        'stamps advance at this multiple of the time',
-        'factor',
-        3.0,
-        (0.001, 1000.0),
-        needs_real_time=True,
+    'jam': _joint('joints do not move whatever the torque'),
+    'clock_jump': _late('this is added to stamps', 's', 5.0, (-1e8, 1e8)),
+    'clock_rate': _late(
+        'stamps advance at this multiple of the time', 'factor', 3.0, (0.001, 1000.0)
     ),
-    'clock_stick': Kind('stamps advance by 1 ns per state', needs_real_time=True),
-    'silence': Kind('no state is published at all', needs_real_time=True),
+    'clock_stick': _late('stamps advance by 1 ns per state'),
+    'silence': _late('no state is published at all'),
 }
 
 
@@ -307,15 +283,6 @@ def perturbed_friction(friction: Friction, factor: float) -> Friction:
     )
 
 
-def perturbed_conditions(
-    perturbation: Perturbation, payload_kg: Any, tau_z_s: Any
-) -> tuple[float, float]:
-    """Return payload (kg) and memory horizon (s) under a perturbation, each kept physical."""
-    low_s, high_s = TAU_Z_RANGE_S
-    tau_z = min(max(float(tau_z_s) + perturbation.tau_z_shift_s, low_s), high_s)
-    return max(float(payload_kg) - perturbation.payload_lost_kg, 0.0), tau_z
-
-
 def with_stops(
     body: RigidBody,
     friction: Friction,
@@ -327,15 +294,8 @@ def with_stops(
     """Return the effort that acts on an arm whose jammed joints are held by stops, N m, (n,).
 
     M qdd + C qd + g + F = tau is solved for the free joints with qdd = 0 at the others; these get
-    what keeps it so, whatever the motors give.
-
-    Args:
-        body: The arm with its payload.
-        friction: In force.
-        state: The jammed joints at rest.
-        memory_nm: The friction memory z, shape (n,).
-        effort_nm: What the motors give, shape (n,).
-        is_jammed: Shape (n,).
+    what keeps it so, whatever the motors give. The jammed joints of the state are at rest, and the
+    body is the arm with its payload.
     """
     mass = body.inertia_matrix(state.q_rad)
     bias = body.at(state.q_rad, state.qd_radps).bias
@@ -344,3 +304,107 @@ def with_stops(
     qdd = np.zeros_like(effort_nm)
     qdd[free] = np.linalg.solve(mass[np.ix_(free, free)], (effort_nm - bias)[free])
     return np.where(is_jammed, mass @ qdd + bias, effort_nm)
+
+
+class GroundTruthPlant(PlantAround):
+    """A plant that keeps its true state and effort, which `SensedPlant` hides.
+
+    It applies the faults of the plant on top of whatever conditions it is told.
+    """
+
+    truth: ArmState
+    payload_kg: Array
+    delivered_nm: Array
+
+    def __init__(self, plant: Plant, arm: Arm, friction: Friction) -> None:
+        super().__init__(plant)
+        self._arm, self._friction = arm, friction
+        self._perturbation = self._unperturbed = no_perturbation(len(arm.joint_names))
+        self._effort_share = np.array(self._perturbation.effort_share)
+
+    def reset(self, start: PlantStart) -> ArmState:
+        """Begin a new run; nothing has been delivered yet."""
+        self.payload_kg, self.delivered_nm = start.payload_kg, np.zeros(0)
+        self._told = self._in_force = start.payload_kg, start.tau_z_s
+        self._before_ns = 0  # how far the run was when a jam last set the plant anew
+        self.truth = self._plant.reset(start)
+        if self._perturbation != self._unperturbed:
+            self.set_conditions(*self._told)
+        return self.truth
+
+    def step(self, effort_nm: Array) -> ArmState:
+        """Advance the plant; keep effort and state."""
+        self.delivered_nm = self._effort_share * effort_nm
+        if any(self._perturbation.is_jammed):
+            self.truth = self._step_jammed(np.array(self._perturbation.is_jammed))
+        else:
+            self.truth = self._continued(self._plant.step(self.delivered_nm))
+        return self.truth
+
+    def _step_jammed(self, is_jammed: NDArray[np.bool_]) -> ArmState:
+        """Advance a plant whose stops take what the motors give.
+
+        Their torque is the mean of those at both ends of the period; what it still lets a jammed
+        joint move is taken back.
+        """
+        before = self._rested(self.truth, is_jammed)
+        memory = self._plant.memory_nm
+        first = self._stops_nm(before, memory, is_jammed)
+        self._set_anew(before, memory)
+        tried = self._rested(self._plant.step(first), is_jammed, before.q_rad)
+        last = self._stops_nm(tried, self._plant.memory_nm, is_jammed)
+        self._set_anew(before, memory)
+        moved = self._continued(self._plant.step(0.5 * (first + last)))
+        after = self._rested(moved, is_jammed, before.q_rad)
+        self._set_anew(after, self._plant.memory_nm)
+        return after
+
+    @staticmethod
+    def _rested(
+        state: ArmState, is_jammed: NDArray[np.bool_], at_rad: Array | None = None
+    ) -> ArmState:
+        """Return a state whose jammed joints stand still, at other positions if given."""
+        q = state.q_rad if at_rad is None else np.where(is_jammed, at_rad, state.q_rad)
+        return ArmState(state.stamp_ns, q, np.where(is_jammed, 0.0, state.qd_radps))
+
+    def _stops_nm(self, state: ArmState, memory_nm: Array, is_jammed: NDArray[np.bool_]) -> Array:
+        body = self._arm.body(float(self.payload_kg))
+        friction = perturbed_friction(self._friction, self._perturbation.friction_factor)
+        return with_stops(body, friction, state, memory_nm, self.delivered_nm, is_jammed)
+
+    def _set_anew(self, state: ArmState, memory_nm: Array) -> None:
+        self._before_ns = state.stamp_ns
+        motion = (state.q_rad, state.qd_radps, memory_nm)
+        self._plant.reset(PlantStart(*motion, *self._in_force, np.asarray(0)))
+
+    def _continued(self, state: ArmState) -> ArmState:
+        """Return a state with the time since the start of the run."""
+        if not self._before_ns:
+            return state
+        return replace(state, stamp_ns=self._before_ns + state.stamp_ns)
+
+    def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
+        """Change the plant; keep the payload."""
+        self._told = payload_kg, tau_z_s
+        lost_kg, shift_s = self._perturbation.payload_lost_kg, self._perturbation.tau_z_shift_s
+        if lost_kg or shift_s:  # each kept physical
+            payload_kg = np.maximum(payload_kg - lost_kg, 0.0)
+            tau_z_s = np.clip(tau_z_s + shift_s, *TAU_Z_RANGE_S)
+        self._plant.set_conditions(payload_kg, tau_z_s)
+        self._in_force = payload_kg, tau_z_s
+        self.payload_kg = payload_kg
+
+    def set_friction(self, friction: Friction) -> None:
+        """Change the friction that a perturbation multiplies."""
+        self._friction = friction
+        self._plant.set_friction(perturbed_friction(friction, self._perturbation.friction_factor))
+
+    def apply(self, perturbation: Perturbation) -> None:
+        """Let faults act on the plant from the next step on."""
+        if perturbation == self._perturbation:
+            return
+        before, self._perturbation = self._perturbation, perturbation
+        self._effort_share = np.array(perturbation.effort_share)
+        self.set_conditions(*self._told)
+        if perturbation.friction_factor != before.friction_factor:
+            self.set_friction(self._friction)

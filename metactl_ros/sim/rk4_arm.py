@@ -8,7 +8,7 @@ import numpy as np
 
 from metactl_ros.config import require_joints
 from metactl_ros.dynamics.friction import Friction, friction_torque, memory_rate
-from metactl_ros.dynamics.two_link import Arm, TwoLinkBody
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import PlantError
 from metactl_ros.signals import ArmState, Array, period_ns_of, seconds
 from metactl_ros.sim.plant import check_conditions, PlantStart
@@ -58,7 +58,13 @@ class Rk4Arm:
     def set_conditions(self, payload_kg: Array, tau_z_s: Array) -> None:
         """Change payload and memory horizon, shape (...), from the next step on."""
         check_conditions(payload_kg, tau_z_s)
-        self._body = self._loaded(np.asarray(payload_kg))
+        payload, scale = np.asarray(payload_kg), self._payload_scale_per_kg
+        if scale is None:  # a mass at the tip
+            self._body = self._arm.body(payload)
+        else:  # a factor of M and C
+            bare, factor = self._arm.body(), 1.0 + scale * payload
+            names = ('a1_kgm2', 'a2_kgm2', 'a3_kgm2')
+            self._body = replace(bare, **{name: factor * getattr(bare, name) for name in names})
         self._tau_z_s = np.asarray(tau_z_s)[..., np.newaxis]
 
     def set_friction(self, friction: Friction) -> None:
@@ -89,18 +95,6 @@ class Rk4Arm:
         """The true friction memory z, shape (..., n)."""
         memory: Array = self._motion[2].copy()
         return memory
-
-    def _loaded(self, payload_kg: Array) -> TwoLinkBody:
-        """Return the constants of the loaded arm: a mass at the tip, or a factor of M and C."""
-        if self._payload_scale_per_kg is None:
-            return self._arm.body(payload_kg)
-        bare, factor = self._arm.body(), 1.0 + self._payload_scale_per_kg * payload_kg
-        return replace(
-            bare,
-            a1_kgm2=factor * bare.a1_kgm2,
-            a2_kgm2=factor * bare.a2_kgm2,
-            a3_kgm2=factor * bare.a3_kgm2,
-        )
 
     def _state(self) -> ArmState:
         q, qd = self._motion[:2].copy()

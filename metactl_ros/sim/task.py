@@ -52,6 +52,10 @@ class Task:
             payload_estimate_std_kg=self.payload_estimate_std_kg,
         )
 
+    def sinusoid(self, phase_rad: Array) -> Sinusoid:
+        """Return the reference with some phases, shape (..., n)."""
+        return Sinusoid(np.array(self.amplitude_rad), np.array(self.omega_radps), phase_rad)
+
 
 @dataclass(frozen=True, slots=True)
 class Episode:
@@ -75,7 +79,7 @@ def draw_episode(task: Task, rng: np.random.Generator, tau_z_s: float) -> Episod
     """Draw a training episode for one arm: random payload, phases and initial error."""
     payload = rng.uniform(0.0, task.payload_max_kg)
     phase = rng.uniform(0.0, 2.0 * np.pi, len(task.omega_radps))
-    return _compose(task, rng, np.asarray(payload), phase, tau_z_s)
+    return compose_episode(task, rng, np.asarray(payload), task.sinusoid(phase), tau_z_s)
 
 
 def draw_evaluation(
@@ -88,7 +92,7 @@ def draw_evaluation(
     rng = np.random.default_rng(seed)
     phase = lattice_phases(rng, num_rollouts, len(task.omega_radps))
     payload = np.full(num_rollouts, payload_kg, dtype=np.float64)
-    return _compose(task, rng, payload, phase, tau_z_s)
+    return compose_episode(task, rng, payload, task.sinusoid(phase), tau_z_s)
 
 
 def lattice_phases(rng: np.random.Generator, num_rollouts: int, num_joints: int) -> Array:
@@ -102,13 +106,6 @@ def lattice_phases(rng: np.random.Generator, num_rollouts: int, num_joints: int)
     lattice = index[:, np.newaxis] * np.array(steps)
     phases: Array = 2.0 * np.pi * np.mod(lattice + rng.uniform(size=num_joints), 1.0)
     return phases
-
-
-def _compose(
-    task: Task, rng: np.random.Generator, payload_kg: Array, phase_rad: Array, tau_z_s: float
-) -> Episode:
-    reference = Sinusoid(np.array(task.amplitude_rad), np.array(task.omega_radps), phase_rad)
-    return compose_episode(task, rng, payload_kg, reference, tau_z_s)
 
 
 def compose_episode(

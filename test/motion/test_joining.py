@@ -22,8 +22,7 @@ from metactl_ros.motion.joining import (
     require_joinable,
     SHARE,
 )
-from metactl_ros.motion.limits import motion_limits, MotionBounds
-from metactl_ros.motion.reference import Hold, Sinusoid
+from metactl_ros.motion.reference import Hold, motion_limits, MotionBounds, Sinusoid
 from metactl_ros.settings import load_arm
 
 LIMITS = motion_limits(load_arm())

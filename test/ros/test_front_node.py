@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from metactl_ros.control.modes import Mode
-from metactl_ros.runtime.trajectory import MAX_POINTS
+from metactl_ros.runtime.reference_source import MAX_POINTS
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from builtin_interfaces.msg import Duration

@@ -8,7 +8,7 @@ from support.rides import BLIND, FAULT, NOMINAL, PERIOD_NS
 from support.worlds import breaks, each, MS, on_time, SECOND_NS, World
 
 from metactl_ros.control.modes import Cause
-from metactl_ros.runtime.control_io import Command
+from metactl_ros.runtime.control_thread import Command
 from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, nanoseconds
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")

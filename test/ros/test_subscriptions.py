@@ -19,8 +19,7 @@ from support.ros_peer import Peer, ROOT, wait_until
 
 from metactl_ros.processes import loopback_environment
 from metactl_ros.ros.messages import RELIABLE
-from metactl_ros.ros.spin import Spinner
-from metactl_ros.ros.subscriptions import StateReceiver, subscribe
+from metactl_ros.ros.spin import Spinner, StateReceiver, subscribe
 
 pytestmark = pytest.mark.ros
 NUMBERS = [float(number) for number in range(20)]

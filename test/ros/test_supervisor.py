@@ -14,9 +14,9 @@ from metactl_ros.control.modes import Cause, Mode, NO_JOINT
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from metactl_ros.ros import supervisor as module
 from metactl_ros.ros.supervisor import SourceError, Supervisor
-from metactl_ros.runtime.control_io import Exchange
-from metactl_ros.runtime.mode_report import MOST_NEWS
-from metactl_ros.runtime.sources import NAME_UNKNOWN
+from metactl_ros.runtime.control_thread import Exchange
+from metactl_ros.runtime.operator_desk import MOST_NEWS
+from metactl_ros.runtime.state_intake import NAME_UNKNOWN
 
 STATES, COMMANDS = '/joint_states', '/joint_commands'
 
@@ -120,7 +120,7 @@ def test_it_refuses_to_drive_beside_others_and_names_them(node):
 
 
 def test_two_robots_are_told_by_listening_for_a_while(node, monkeypatch):
-    monkeypatch.setattr('metactl_ros.runtime.sources.TOGETHER_NS', 0)
+    monkeypatch.setattr('metactl_ros.runtime.state_intake.TOGETHER_NS', 0)
     supervisor, _ = supervisor_of(node)
     node.add(STATES, 'ghost')
     node.publishers[STATES].reverse()

@@ -3,6 +3,7 @@
 """Clearing the context empties the window and nothing else; a bag of it is computed again."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, Mode, ModeState, warmed_up_anew
 from metactl_ros.motion.reference import Hold
 from metactl_ros.replay.recompute import reproduce
-from metactl_ros.runtime.operator_desk import CLEAR_EVERY_NS, ContextClearing
+from metactl_ros.runtime import operator_desk as module
+from metactl_ros.runtime.operator_desk import CLEAR_EVERY_NS, OperatorDesk
 from metactl_ros.signals import ArmState
 
 CONTROLLER = SETTINGS.controller
@@ -132,18 +134,33 @@ def test_a_context_that_was_cleared_where_ticks_are_missing_goes_on_from_the_rec
     assert again.first_difference is None
 
 
-def test_the_context_is_cleared_at_most_once_a_second_and_whoever_asks_is_told():
+class Desk(OperatorDesk):
+    """A desk at a given time, whose waiting is a period of the day."""
+
+    def __init__(self, day, monkeypatch):
+        super().__init__(day.controller, ARM, lambda: True)
+        self._day, self.now_ns = day, 10**12
+        monkeypatch.setattr(module, 'time', SimpleNamespace(monotonic_ns=lambda: self.now_ns))
+
+    def _tick_that_took(self, is_taken):
+        self._day.go(1)
+        assert is_taken()
+        return self._day.ticks[-1]
+
+
+def test_the_context_is_cleared_at_most_once_a_second_and_whoever_asks_is_told(monkeypatch):
     day = Day(wild())
-    clearing = ContextClearing(day.requests)
-    assert clearing.ask(None, 0) == (False, 'there is no context yet: no joint state has come')
+    desk = Desk(day, monkeypatch)
+    assert desk.clear_context() == (False, 'there is no context yet: no joint state has come')
     day.go(1)
     answers = []
     for number in range(250):  # 100 Hz
-        answers.append(clearing.ask(day.controller.last, 10**12 + number * PERIOD_NS))
-        day.go(1)
-    assert [number for number, (is_done, _) in enumerate(answers) if is_done] == [0, 100, 200]
+        desk.now_ns = 10**12 + number * PERIOD_NS
+        answers.append(desk.clear_context())
+        if not answers[-1].success:
+            day.go(1)
+    assert [number for number, answer in enumerate(answers) if answer.success] == [0, 100, 200]
     assert sum(tick.was_restarted for tick in day.ticks) == 1 + 3
-    assert answers[0][1] == 'with the next tick; modes and what they count stay'
     assert answers[1] == (False, 'cleared just now; ask again in 0.99 s')
     assert CLEAR_EVERY_NS == 100 * PERIOD_NS
 
@@ -156,12 +173,12 @@ def test_the_context_is_cleared_at_most_once_a_second_and_whoever_asks_is_told()
         (None, 'STOP'),
     ],
 )
-def test_an_arm_that_is_not_driven_has_no_context_to_clear(circumstance, mode):
+def test_an_arm_that_is_not_driven_has_no_context_to_clear(circumstance, mode, monkeypatch):
     day = Day(wild())
     day.go(60)
     day.requests.is_enabled = circumstance is not None
     day.go(1, **(circumstance or {}))
-    found = ContextClearing(day.requests).ask(day.controller.last, 10**12)
+    found = Desk(day, monkeypatch).clear_context()
     assert found == (False, f'not in {mode}: ask again once the arm is driven')
     assert not day.requests.clear_context
 

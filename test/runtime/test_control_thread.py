@@ -154,7 +154,7 @@ def test_efforts_are_checked_at_their_limits_and_not_before(beyond_nm):
     # From 100 and -50 N m: a step up, a limit, a step down.
     for effort in [(140 + beyond_nm, -60), (140, -60 - beyond_nm), (60, -35 + beyond_nm)]:
         output = World().thread.output
-        output.check.effort_nm = MEASURED_NM
+        output.effort_nm = MEASURED_NM
         output.issue(np.array(effort), None, state_stamp_ns=0)
         assert output.num_checks_failed == (beyond_nm > 0.0)
 

@@ -12,8 +12,7 @@ import pytest
 
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import ConfigError
-from metactl_ros.motion.limits import motion_limits
-from metactl_ros.motion.reference import Hold
+from metactl_ros.motion.reference import Hold, motion_limits
 from metactl_ros.ros import parameters
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.joint_samples import (

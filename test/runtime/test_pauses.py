@@ -32,8 +32,8 @@ from metactl_ros.check.certificates import check_certificates
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.motion.reference import Hold
 from metactl_ros.replay.recompute import reproduce
-from metactl_ros.runtime.control_io import Arrival
 from metactl_ros.runtime.control_thread import WARM_CACHE_NS
+from metactl_ros.runtime.state_gate import Arrival
 from metactl_ros.signals import ArmState
 
 HORIZON_S = QUICK.context.horizon_s
@@ -128,7 +128,7 @@ def test_a_tick_may_be_late_by_the_timeout_of_the_states(late_ns, is_blind):
         first, second = world.take()
         world.thread._newest = first
         effort_nm = world.controller.begin(first.state, first.effort_nm)
-        world.thread.output.check.effort_nm = effort_nm
+        world.thread.output.effort_nm = effort_nm
         world.thread._tick([second], PERIOD_NS, late_ns)
     assert (world.sent[0][1].tick.mode == BLIND) is is_blind
 

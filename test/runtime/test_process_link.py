@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests and answers between two processes; here both ends are in one."""
 
+import os
 import queue
+import signal
 import socket
 import threading
 
@@ -15,6 +17,7 @@ from metactl_ros.runtime.process_link import (
     Allowance,
     Answerer,
     Asker,
+    deferred_signals,
     Link,
     LinkError,
     MOST_DATA,
@@ -211,3 +214,26 @@ def test_what_was_refused_costs_nothing():
     assert allowance.take(60, 0)
     assert not allowance.take(60, 0)
     assert allowance.take(40, 0)
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_the_block_is_left_and_comes_once(number):
+    came = []
+    usual = signal.signal(number, lambda *_: came.append(number))
+    try:
+        with deferred_signals():
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+            assert not came
+        assert came == [number]
+        os.kill(os.getpid(), number)
+        assert came == [number, number]
+    finally:
+        signal.signal(number, usual)
+
+
+def test_a_block_that_fails_gives_the_signals_back():
+    usual = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), deferred_signals():
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is usual

@@ -13,8 +13,7 @@ from support.trajectories import JOINTS, nanoseconds_of, point, SECOND_NS, traje
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.joining import Braking, join
-from metactl_ros.motion.limits import motion_limits, MotionBounds
-from metactl_ros.motion.reference import Sinusoid
+from metactl_ros.motion.reference import motion_limits, MotionBounds, Sinusoid
 from metactl_ros.ros.parameters import defaults_of
 from metactl_ros.runtime import reference_source as module
 from metactl_ros.runtime.joint_samples import MessageError

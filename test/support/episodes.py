@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from metactl_ros.motion.joining import join
-from metactl_ros.motion.limits import motion_limits
+from metactl_ros.motion.reference import motion_limits
 from metactl_ros.settings import load_arm
 from metactl_ros.sim.plant import PlantStart
 

@@ -11,12 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from metactl_ros.runtime import control_io
 from metactl_ros.runtime import control_thread as module
-from metactl_ros.runtime.control_io import Arrival, Inbox
 from metactl_ros.runtime.control_thread import ControlThread
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.deadlines import Timing
+from metactl_ros.runtime.state_gate import Arrival, Inbox
 from metactl_ros.signals import ArmState
 from support.rides import ARM, Held, PERIOD_NS, POSTURE, QUICK, Seen
 
@@ -107,8 +106,7 @@ class World:
     def in_its_time(self):
         with pytest.MonkeyPatch.context() as patch:
             clock = SimpleNamespace(monotonic_ns=lambda: self.now_ns)
-            for one in (module, control_io):
-                patch.setattr(one, 'time', clock)
+            patch.setattr(module, 'time', clock)
             patch.setattr(module, 'sleep_until', self.sleep_until)
             patch.setattr(module.gc, 'collect', lambda: None)
             patch.setattr(module.gc, 'freeze', lambda: None)

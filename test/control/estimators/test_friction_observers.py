@@ -28,8 +28,8 @@ from metactl_ros.control.estimators.friction_observers import (
 )
 from metactl_ros.dynamics.friction import friction_torque
 from metactl_ros.signals import Reference, seconds
+from metactl_ros.sim.plant import SensedPlant
 from metactl_ros.sim.rk4_arm import Rk4Arm
-from metactl_ros.sim.sensing import SensedPlant
 
 LUGRE = LugreSettings(
     stiffness_nmprad=100.0,

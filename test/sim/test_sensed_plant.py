@@ -8,7 +8,7 @@ from support.episodes import start
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import make_plant
-from metactl_ros.sim.sensing import SensedPlant, whole_periods
+from metactl_ros.sim.plant import SensedPlant, whole_periods
 
 EFFORT = np.array([60.0, 15.0])
 
