@@ -49,7 +49,7 @@ from training.judge.rollouts import (
     Twin,
     TWINS,
 )
-from training.paper_numbers import BASELINE_RAD
+from training.records import PAPER_BASELINE_RAD
 
 FIXED_GAINS = ControllerSpec('ct')
 """The baseline that delta_percent refers to."""
@@ -177,7 +177,7 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
             f'{r["tau_z"]:g} s',
             str(r['seed']),
             text_of(r['rmse'], '.4f'),
-            text_of(BASELINE_RAD.get(r['tau_z']) if is_baseline else None, '.4f'),
+            text_of(PAPER_BASELINE_RAD.get(r['tau_z']) if is_baseline else None, '.4f'),
             '-'.join(text_of(by_payload[end], '.3f') for end in (0, -1)),
             f'{text_of(r["delta_percent"], ".1f")} %',
             f'{100.0 * r["shield_activation"]:.1f} %',

@@ -31,11 +31,9 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_settings, PlantName, provenance
 from training.commands import command_parser, positive_count, positive_number, refusing
-from training.judge.study import expand, Product, Size, Study
 from training.learn.run import Presets
-from training.paper_numbers import INCRT
-from training.records import require_one_protocol, Run
-from training.sweep import add_engine_arguments, run_study
+from training.records import INCRT, require_one_protocol, Run
+from training.sweep import add_engine_arguments, expand, Product, run_study, Size, Study
 
 PAPER = {
     f'paper {tau_z_s:g} s': Size(heads=place.heads or 0, window=place.window or 0)

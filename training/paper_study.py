@@ -10,14 +10,17 @@ among them: the payload figure then has its profile.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from rich.console import Console
 
 from metactl_ros.errors import ConfigError
-from training.commands import refusing, text_of
+from metactl_ros.settings import load_file
+from training.commands import command_parser, refusing, text_of
 from training.judge.analysis import (
     cells_of,
     compare_places,
@@ -38,28 +41,26 @@ from training.judge.presentation import (
     save_figure,
     seeds_figure,
 )
-from training.judge.study import (
-    expand,
-    missing_seeds,
-    page_command,
-    place_of,
-    require_of_study,
-    Study,
-)
 from training.learn.run import RunConfig
-from training.paper_numbers import ABLATION, COMPARISONS, INCRT, MAIN
 from training.records import (
+    ABLATION,
     BASELINE,
     FLAT_BELOW_PERCENT,
     head_verdict,
+    INCRT,
     is_flat,
+    load_runs,
+    PAPER_TABLE,
+    PAPER_TESTS,
     Place,
     Run,
     SILENT_BESIDE_LARGEST,
     SILENT_BESIDE_LAYER,
     span_rad,
 )
+from training.sweep import expand, Study
 
+Group = TypeVar('Group')
 ALPHA = 0.05
 """The paper's."""
 ONE_HEAD = {tau_z_s: Place(tau_z_s, 'incrt', 1, 20) for tau_z_s in INCRT}
@@ -73,6 +74,61 @@ HEAD_COUNTS = (
 """Candidates with the paper's K, references with one head; the third has the same window, too."""
 
 
+def place_of(run: RunConfig) -> Place:
+    """Return the row that a run of the study belongs to."""
+    return Place(run.tau_z, run.model, run.heads, run.window)
+
+
+def _key_of(run: RunConfig | Run) -> tuple[Place, int, str | None]:
+    if isinstance(run, Run):
+        return run.place, run.record['seed'], run.record.get('difference')
+    return place_of(run), run.seed, run.difference
+
+
+def require_of_study(study: Study, wanted: Sequence[RunConfig], run: Run) -> None:
+    """Raise ConfigError unless a record is of a run of the study, with its budget and protocol."""
+    record, key = run.record, _key_of(run)
+    asked = next((other for other in wanted if _key_of(other) == key), None)
+    if asked is None:
+        changed = f', difference {key[-1]}' if key[-1] else ''
+        raise ConfigError(
+            f'{run.source}: expected a run that the study lists, found {run.place}, seed '
+            f'{record["seed"]}{changed}; add it to the study, or move the file elsewhere'
+        )
+    expected: dict[str, object] = {
+        'preset': asked.preset,
+        'steps': study.steps,
+        'plant': study.plant,
+        'num_rollouts_per_payload': study.rollouts,
+        'lagrangian_rate': asked.hyper.lagrangian_rate,
+        'learned_on': asked.controller,
+    }
+    wrong = [
+        f'{name}: expected {value!r}, found {record.get(name)!r}'
+        for name, value in expected.items()
+        if record.get(name) != value
+    ]
+    if not record.get('commit'):
+        wrong.append(f'commit: expected that of its training, found {record.get("commit")!r}')
+    if wrong:
+        raise ConfigError(
+            f'{run.source}: {"; ".join(wrong)}; run it as the study says, in a git checkout, or '
+            'move the file elsewhere'
+        )
+
+
+def missing_seeds(
+    wanted: Sequence[RunConfig], runs: Sequence[Run], group_of: Callable[[RunConfig], Group]
+) -> dict[Group, list[int]]:
+    """Return the seeds that were not run, by the group of a run, in the order of the study."""
+    done = set(map(_key_of, runs))
+    found: dict[Group, list[int]] = {}
+    for run in wanted:
+        if _key_of(run) not in done:
+            found.setdefault(group_of(run), []).append(run.seed)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaperStudy:
     """What was to be run, and what was."""
@@ -82,15 +138,13 @@ class PaperStudy:
     report: Report
     """Rows: those of the main table, the rest of the study, the rest of the ablation, ct."""
     head_counts: Comparisons
-
-    def missing(self) -> dict[Place, list[int]]:
-        """Return the seeds that were not run, by place, in the order of the study."""
-        return missing_seeds(self.wanted, self.report.runs, place_of)
+    missing: Mapping[Place, list[int]]
+    """The seeds that were not run, in the order of the study."""
 
     @property
     def num_missing(self) -> int:
         """How many runs of the study are not there."""
-        return sum(map(len, self.missing().values()))
+        return sum(map(len, self.missing.values()))
 
     def with_rows(self, rows: Sequence[Place]) -> Report:
         """Return the report with these rows only, for a figure or a table."""
@@ -100,19 +154,24 @@ class PaperStudy:
 def gather(study: Study, runs: Sequence[Run]) -> PaperStudy:
     """Return the study with what was run of it; refuse what is not of it."""
     wanted = expand(study)
-    trained = [run for run in runs if run.place.architecture != BASELINE]
-    for run in trained:
+    for run in trained(runs):
         require_of_study(study, wanted, run)
     cells = cells_of(runs)
     places = dict.fromkeys(map(place_of, wanted))
     rest = [place for place in places if place not in ABLATION]
-    rows = list(dict.fromkeys([*MAIN, *rest, *places, *cells]))
+    rows = list(dict.fromkeys([*PAPER_TABLE, *rest, *places, *cells]))
     return PaperStudy(
         study=study,
         wanted=wanted,
-        report=report_of(rows, cells, list(COMPARISONS), ALPHA),
+        report=report_of(rows, cells, list(PAPER_TESTS), ALPHA),
         head_counts=compare_places(cells, HEAD_COUNTS, ALPHA),
+        missing=missing_seeds(wanted, runs, place_of),
     )
+
+
+def trained(runs: Sequence[Run]) -> list[Run]:
+    """Return all runs but those of the fixed gains."""
+    return [run for run in runs if run.place.architecture != BASELINE]
 
 
 ABOUT_NUMBERS = (
@@ -145,14 +204,19 @@ def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
         found: the study, and what was run of it.
         figures: file names of the figures forest, payload, seeds and ablation.
     """
-    report = found.report
-    others = [r for r in report.rows if r not in MAIN and r not in ABLATION]
+    report, by_heads = found.report, replace(found.report, comparisons=found.head_counts)
+    others = [r for r in report.rows if r not in PAPER_TABLE and r not in ABLATION]
+    counted = [
+        row
+        for row in report.rows
+        if row in PAPER_TABLE or (row in report.cells and row.architecture != BASELINE)
+    ]
     parts = [
         "# The paper's comparison, run here",
         '<!-- written by python -m training.paper_study; do not edit -->',
         what_was_run(found),
         '## The main table, beside the paper',
-        markdown_table(main_rows(found.with_rows(list(MAIN)))),
+        markdown_table(main_rows(found.with_rows(list(PAPER_TABLE)))),
         markdown_table(comparison_rows(report)),
         ABOUT_NUMBERS,
         '## Does one layer of attention beat the Transformer here?',
@@ -160,8 +224,8 @@ def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
         f'![mean delta of every row with its 95 % interval]({figures["forest"]})',
         'Thin: Student, thick: bootstrap over seeds. Grey: the paper, Student from its table.',
         '## Does the head count matter?',
-        answer(replace(report, comparisons=found.head_counts), "INCRT with the paper's K"),
-        markdown_table(comparison_rows(replace(report, comparisons=found.head_counts))),
+        answer(by_heads, "INCRT with the paper's K"),
+        markdown_table(comparison_rows(by_heads)),
         'The reference has one head, what Phase 1 finds here. At 2 s the windows of the retained '
         'size and of the reference differ; the row with W = 20 changes the heads alone.',
         '## Everything else that the study has',
@@ -176,7 +240,7 @@ def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
         'One seed each, as in the paper.',
         '## Failures',
         ABOUT_FAILURES,
-        markdown_table([failure_row(report, row) for row in failure_rows(report)]),
+        markdown_table([failure_row(report, row) for row in counted]),
         '## Runs',
         markdown_table([run_row(report, run) for run in report.runs]) or 'None yet.',
         '## What was not run',
@@ -187,7 +251,7 @@ def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
 
 def what_was_run(found: PaperStudy) -> str:
     """Return how much of the study is there, how it was made, and by which code."""
-    study, runs = found.study, trained(found.report)
+    study, runs = found.study, trained(found.report.runs)
     presets = ', '.join(f'`{name}`' for name in dict.fromkeys(run.preset for run in found.wanted))
     sentences = [
         f'{len(runs)} of {len(found.wanted)} runs are done; none of them is left out below. '
@@ -201,11 +265,6 @@ def what_was_run(found: PaperStudy) -> str:
         if any('+' in code for code in codes):
             sentences.append('A plus stands for changes that were not committed.')
     return '\n'.join(sentences)
-
-
-def trained(report: Report) -> list[Run]:
-    """Return the runs of a report but those of the fixed gains."""
-    return [run for run in report.runs if run.place.architecture != BASELINE]
 
 
 def answer(report: Report, candidate: str) -> str:
@@ -222,55 +281,31 @@ def answer(report: Report, candidate: str) -> str:
         f'{verdicts["too few seeds"]} there are too few seeds to show it. Its mean error is the '
         f'smaller one in {sum(d < 0.0 for d in known)} of the {len(known)} that have means.'
     )
-    return '\n'.join([lead, '', *sentences_of(report)])
+    sentences = [_sentence(report, *pair, f) for pair, f in report.comparisons.items() if f]
+    return '\n'.join([lead, '', *sentences])
 
 
-def sentences_of(report: Report) -> list[str]:
-    """Return one line per comparison that was made."""
-    return [
-        f'- {one.tau_z_s:g} s, {one.label} against {two.label}: {_outcome(found)} '
-        f'({_delta(report, one)} against {_delta(report, two)}; {_tests(found)}).'
-        f'{_paper_outcome(one, two)}'
-        for (one, two), found in report.comparisons.items()
-        if found
-    ]
-
-
-def _outcome(found: Comparison) -> str:
-    if found.verdict == 'better':
-        return 'better'
-    direction = '' if found.d is None else ', ahead' if found.d < 0.0 else ', behind'
-    return f'{found.verdict}{direction}'
-
-
-def _delta(report: Report, row: Place) -> str:
-    cell = report.cells[row]
-    known = cell.sample.mean if cell.sample else cell.deltas[0] if len(cell.runs) == 1 else None
-    return f'{text_of(known, "+.1f", "no mean")} %, n = {len(cell.runs)}'
-
-
-def _tests(found: Comparison) -> str:
-    d = 'no d'
+def _sentence(report: Report, one: Place, two: Place, found: Comparison) -> str:
+    sides = []
+    for cell in (report.cells[one], report.cells[two]):
+        n = len(cell.runs)
+        mean = cell.sample.mean if cell.sample else cell.deltas[0] if n == 1 else None
+        sides.append(f'{text_of(mean, "+.1f", "no mean")} %, n = {n}')
+    d, outcome = 'no d', str(found.verdict)
     if found.d is not None and found.d_interval:
         low, high = found.d_interval
         d = f'd = {found.d:.2f}, {low:.2f} to {high:.2f}'
+        if found.verdict != 'better':
+            outcome += ', ahead' if found.d < 0.0 else ', behind'
+    paper = ''
+    if printed := PAPER_TESTS.get((one, two)):
+        verdict = 'better' if printed.p_u < ALPHA else 'not shown'
+        paper = f' The paper: {verdict}, d = {printed.d:.2f}.'
     return (
-        f'{d}; p_U {probability(found.p_u)}, after Holm {probability(found.p_u_holm)}, '
-        f'p_W {probability(found.p_w)}'
+        f'- {one.tau_z_s:g} s, {one.label} against {two.label}: {outcome} '
+        f'({" against ".join(sides)}; {d}; p_U {probability(found.p_u)}, '
+        f'after Holm {probability(found.p_u_holm)}, p_W {probability(found.p_w)}).{paper}'
     )
-
-
-def _paper_outcome(one: Place, two: Place) -> str:
-    printed = COMPARISONS.get((one, two))
-    if printed is None:
-        return ''
-    return f' The paper: {"better" if printed.p_u < ALPHA else "not shown"}, d = {printed.d:.2f}.'
-
-
-def failure_rows(report: Report) -> list[Place]:
-    """Return the rows whose failures are counted: the paper's, and whatever else was run."""
-    is_run = {row for row in report.cells if row.architecture != BASELINE}
-    return [row for row in report.rows if row in MAIN or row in is_run]
 
 
 def failure_row(report: Report, row: Place) -> dict[str, str]:
@@ -298,7 +333,7 @@ def failure_row(report: Report, row: Place) -> dict[str, str]:
         'silent heads': f'{silent} of {total}' if heads else '-',
         'idle heads': f'{sum(h.num_idle for h in heads)} of {total}' if heads else '-',
         'answer to payload, 1/kg': f'{np.mean(answers):.3f}' if answers else '-',
-        'failures of the paper': MAIN[row].failures or '-' if row in MAIN else '-',
+        'failures of the paper': PAPER_TABLE[row].failures or '-' if row in PAPER_TABLE else '-',
     }
 
 
@@ -326,8 +361,7 @@ def run_row(report: Report, run: Run) -> dict[str, str]:
 
 def not_run(found: PaperStudy) -> str:
     """Return what the study lists and was not run, in its order."""
-    missing = found.missing()
-    if not missing:
+    if not found.missing:
         return 'Nothing: every run of the study is there.'
     total = Counter(place_of(run) for run in found.wanted)
     rows = [
@@ -337,7 +371,7 @@ def not_run(found: PaperStudy) -> str:
             'done': f'{total[place] - len(seeds)} of {total[place]}',
             'seeds not run': ', '.join(map(str, seeds)),
         }
-        for place, seeds in missing.items()
+        for place, seeds in found.missing.items()
     ]
     lead = f'{found.num_missing} of {len(found.wanted)} runs, in the order of the study.'
     return f'{lead}\n\n{markdown_table(rows)}'
@@ -347,8 +381,8 @@ def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int
     """Write the figures beside the page, and then the page; return how many runs of how many."""
     found = gather(study, runs)
     baselines = [row for row in found.report.cells if row.architecture == BASELINE]
-    short = [row for row in found.report.rows if row not in ABLATION or row in MAIN]
-    compared = found.with_rows([*MAIN, *ONE_HEAD.values()])
+    short = [row for row in found.report.rows if row not in ABLATION or row in PAPER_TABLE]
+    compared = found.with_rows([*PAPER_TABLE, *ONE_HEAD.values()])
     figures = {
         'forest': (forest_figure, found.with_rows([r for r in short if r not in baselines])),
         'payload': (payload_figure, found.with_rows([*compared.rows, *baselines])),
@@ -367,6 +401,33 @@ def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int
     return len(found.wanted) - found.num_missing, len(found.wanted)
 
 
+def page_command(
+    name: str,
+    description: str | None,
+    arguments: Sequence[str] | None,
+    write: Callable[[Study, list[Run], Path], tuple[int, int]],
+    **files: str,
+) -> int:
+    """Run the command that writes the page of a study; return its exit code.
+
+    Args:
+        name: Of the command.
+        description: Of the command.
+        arguments: Of the command line.
+        write: Writes the page; returns how many runs are done, of how many.
+        files: Read and written by default: `study`, the folder `results`, and `out`, the page.
+    """
+    parser = command_parser(name, description)
+    for option, text in (('study', ''), ('results', 'folder '), ('out', 'page ')):
+        default = Path(files[option])
+        parser.add_argument(f'--{option}', type=Path, default=default, help=f'{text}(%(default)s)')
+    args = parser.parse_args(arguments)
+    runs = load_runs(sorted(args.results.glob('*.json')))
+    done, count = write(load_file(Study, args.study, ''), runs, args.out)
+    Console(stderr=True).print(f'{done} of {count} runs: {args.out}', highlight=False)
+    return 0
+
+
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
@@ -377,7 +438,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_study,
         study='config/studies/paper.yaml',
         results='results/study',
-        page='docs/paper_study.md',
+        out='docs/paper_study.md',
     )
 
 

@@ -39,7 +39,6 @@ from rich.console import Console
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
-from training import paper_numbers
 from training.commands import command_parser, refusing
 from training.judge.analysis import cells_of, comparison_facts, facts_of, Report, report_of
 from training.judge.presentation import (
@@ -54,7 +53,15 @@ from training.judge.presentation import (
     terminal_table,
     write_csv,
 )
-from training.records import BASELINE, FAILURES, load_runs, protocol_of, Run
+from training.records import (
+    BASELINE,
+    FAILURES,
+    load_runs,
+    PAPER_TABLE,
+    PAPER_TESTS,
+    protocol_of,
+    Run,
+)
 
 WIDTH = 140
 """Columns of the widest table: a number is never cut short."""
@@ -87,8 +94,8 @@ def analyse_as_paper(runs: Sequence[Run], alpha: float) -> Report:
     Every other run has its row below, and takes part in none of the five comparisons.
     """
     cells = cells_of(runs)
-    rows = list(dict.fromkeys([*paper_numbers.MAIN, *cells]))
-    return report_of(rows, cells, list(paper_numbers.COMPARISONS), alpha)
+    rows = list(dict.fromkeys([*PAPER_TABLE, *cells]))
+    return report_of(rows, cells, list(PAPER_TESTS), alpha)
 
 
 def run_facts(report: Report) -> list[dict[str, Any]]:

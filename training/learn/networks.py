@@ -50,7 +50,7 @@ from training.learn.attention import (
     LastQueryBlock,
     TokenEmbedding,
 )
-from training.paper_numbers import MAIN
+from training.records import PAPER_TABLE
 
 Model: TypeAlias = Literal[
     'incrt',
@@ -312,7 +312,7 @@ def table_of_counts() -> list[dict[str, Any]]:
             place.heads or 0,
             place.window or 0,
         ): row.thousand_parameters
-        for place, row in MAIN.items()
+        for place, row in PAPER_TABLE.items()
     }
     in_paper = {model for model, _, _ in printed}
     others = [(model, 4, 20) for model in EXTRACTORS if model not in in_paper]
