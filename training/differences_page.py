@@ -15,21 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from metactl_ros.errors import ConfigError
+from training import records
 from training.commands import refusing, text_of
 from training.judge.analysis import Cell, Interval, mean_of, shift_interval
 from training.judge.presentation import markdown_table, NOT_RUN, with_spread
 from training.learn.run import Difference, load_differences, RunConfig
 from training.paper_study import missing_seeds, page_command, require_of_study
-from training.records import (
-    facts_of,
-    INCRT,
-    PAPER_BASELINE_RAD,
-    PAPER_STEPS,
-    PAPER_TABLE,
-    require_equal,
-    Run,
-    span_rad,
-)
+from training.records import INCRT, PAPER_TABLE, Run
 from training.sweep import expand, Study
 
 UNCHANGED = 'unchanged'
@@ -109,9 +101,9 @@ def gather(study: Study, runs: Sequence[Run]) -> DifferenceStudy:
     wanted = expand(study)
     for run in runs:
         require_of_study(study, wanted, run)
-    require_equal(
+    records.require_equal(
         runs,
-        lambda run: facts_of(run, 'commit', 'code'),
+        lambda run: records.facts_of(run, 'commit', 'code'),
         'One commit must have made all runs that are compared: run the others again',
     )
     by_name: dict[str, list[Run]] = {}
@@ -200,12 +192,12 @@ def paper_row() -> dict[str, str]:
     """Return what the paper has at 2 s, under the headings of the table."""
     row = PAPER_TABLE[INCRT[2.0]]
     return {
-        'setting': f'the paper, {PAPER_STEPS:,} steps',
+        'setting': f'the paper, {records.PAPER_STEPS:,} steps',
         'n': str(row.delta.n),
         'delta %': with_spread(f'{row.delta.mean:+.1f}', row.delta.std),
         'shift, points': '-',
         '95 % of it': '-',
-        'baseline, mrad': f'{1e3 * PAPER_BASELINE_RAD[2.0]:.0f}',
+        'baseline, mrad': f'{1e3 * records.PAPER_BASELINE_RAD[2.0]:.0f}',
         'growth over payloads, mrad': '40 to 100',
         'rollouts lost': '-',
         'second half, points': '-',
@@ -218,23 +210,21 @@ def row_of(name: str, effect: Effect | None) -> dict[str, str]:
     if effect is None:
         return dict.fromkeys(paper_row(), '-') | {'setting': label, 'n': '0', 'delta %': NOT_RUN}
     runs, sample, ends = effect.cell.runs, effect.cell.sample, effect.interval
+    means_rad = (
+        mean_of([run.record['baseline_rmse'] for run in runs]),
+        mean_of([records.span_rad(run) for run in runs]),
+    )
     values = (
         label,
         str(len(runs)),
         with_spread(text_of(effect.delta, '+.1f', 'no RMSE'), sample.std if sample else None),
         text_of(effect.shift, '+.1f'),
         f'{ends[0]:+.1f} to {ends[1]:+.1f}' if ends else '-',
-        _mean_mrad([run.record['baseline_rmse'] for run in runs]),
-        _mean_mrad([span_rad(run) for run in runs]),
+        *(text_of(None if mean is None else 1e3 * mean, '.0f') for mean in means_rad),
         str(sum(run.record['num_lost'] for run in runs)),
         text_of(mean_of([second_half(run) for run in runs]), '+.1f'),
     )
     return dict(zip(paper_row(), values, strict=True))
-
-
-def _mean_mrad(values_rad: Sequence[float | None]) -> str:
-    mean = mean_of(values_rad)
-    return text_of(None if mean is None else 1e3 * mean, '.0f')
 
 
 def not_run(found: DifferenceStudy) -> str:
@@ -242,8 +232,7 @@ def not_run(found: DifferenceStudy) -> str:
     missing = missing_seeds(found.wanted, found.runs, lambda run: run.difference or UNCHANGED)
     if not missing:
         return 'Nothing: every run of the study is there.'
-    lines = [f'- {name}: seed {", ".join(map(str, seeds))}' for name, seeds in missing.items()]
-    return '\n'.join(lines)
+    return '\n'.join(f'- {name}: seed {", ".join(map(str, s))}' for name, s in missing.items())
 
 
 def write_page(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int]:

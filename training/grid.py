@@ -53,13 +53,11 @@ class Horizon:
     """The least and the greatest K to try."""
 
     def __post_init__(self) -> None:
-        is_range = (
-            len(self.phase2_heads) == 2 and 1 <= self.phase2_heads[0] <= self.phase2_heads[1]
-        )
-        if not is_range:
+        heads = self.phase2_heads
+        if not (len(heads) == 2 and 1 <= heads[0] <= heads[1]):
             raise ConfigError(
                 'phase2_heads: expected the least and the greatest K, both at least 1, '
-                f'found {list(self.phase2_heads)}.'
+                f'found {list(heads)}.'
             )
 
 
@@ -145,8 +143,7 @@ def rank(study: Study, tau_z_s: float, results: Mapping[str, Run]) -> list[dict[
 def choose(ranking: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return heads and window of the best size, None if not even that one has a mean."""
     best = ranking[0]
-    known = best['delta_mean'] is not None
-    return {'heads': best['heads'], 'window': best['window']} if known else None
+    return None if best['delta_mean'] is None else {n: best[n] for n in ('heads', 'window')}
 
 
 def table_of(horizon: Mapping[str, Any]) -> Table:

@@ -20,44 +20,19 @@ from rich.console import Console
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_file
+from training import records
 from training.commands import command_parser, refusing, text_of
-from training.judge.analysis import (
-    cells_of,
-    compare_places,
-    Comparison,
-    Comparisons,
-    Report,
-    report_of,
-)
+from training.judge import analysis, presentation
+from training.judge.analysis import Comparison, Comparisons, Report
 from training.judge.presentation import (
     comparison_rows,
-    depth_figure,
-    forest_figure,
     main_rows,
     markdown_table,
     NOT_RUN,
-    payload_figure,
     probability,
-    save_figure,
-    seeds_figure,
 )
 from training.learn.run import RunConfig
-from training.records import (
-    ABLATION,
-    BASELINE,
-    FLAT_BELOW_PERCENT,
-    head_verdict,
-    INCRT,
-    is_flat,
-    load_runs,
-    PAPER_TABLE,
-    PAPER_TESTS,
-    Place,
-    Run,
-    SILENT_BESIDE_LARGEST,
-    SILENT_BESIDE_LAYER,
-    span_rad,
-)
+from training.records import ABLATION, BASELINE, INCRT, PAPER_TABLE, PAPER_TESTS, Place, Run
 from training.sweep import expand, Study
 
 Group = TypeVar('Group')
@@ -156,15 +131,15 @@ def gather(study: Study, runs: Sequence[Run]) -> PaperStudy:
     wanted = expand(study)
     for run in trained(runs):
         require_of_study(study, wanted, run)
-    cells = cells_of(runs)
+    cells = analysis.cells_of(runs)
     places = dict.fromkeys(map(place_of, wanted))
     rest = [place for place in places if place not in ABLATION]
     rows = list(dict.fromkeys([*PAPER_TABLE, *rest, *places, *cells]))
     return PaperStudy(
         study=study,
         wanted=wanted,
-        report=report_of(rows, cells, list(PAPER_TESTS), ALPHA),
-        head_counts=compare_places(cells, HEAD_COUNTS, ALPHA),
+        report=analysis.report_of(rows, cells, list(PAPER_TESTS), ALPHA),
+        head_counts=analysis.compare_places(cells, HEAD_COUNTS, ALPHA),
         missing=missing_seeds(wanted, runs, place_of),
     )
 
@@ -186,24 +161,19 @@ ABOUT_NUMBERS = (
 ABOUT_FAILURES = (
     'A run failed by its errors if it is *diverged* or *payload-invariant* '
     "(`training/records.py`). The paper's signature of the latter is a flat profile, "
-    f'here an RMSE whose range over payloads is below {FLAT_BELOW_PERCENT:g} % of its mean; a run '
-    'that is good at every payload may be flat, too, and is no failure. By its heads a run failed '
-    'if one of them is *silent*: its gradient norm, as the median over the second half of '
-    f'training, is below {100.0 * SILENT_BESIDE_LAYER:g} % of the mean of its layer, or below '
-    f'{100.0 * SILENT_BESIDE_LARGEST:g} % of the largest mean that its layer ever had. An *idle* '
-    "head has less than a tenth of an equal share of its layer's output at the end. The answer is "
-    'the mean of |da / dp_hat| over gains and runs, at the end: a policy at zero is blind to the '
-    'payload estimate.'
+    f'here an RMSE whose range over payloads is below {records.FLAT_BELOW_PERCENT:g} % of its '
+    'mean; a run that is good at every payload may be flat, too, and is no failure. By its heads '
+    'a run failed if one of them is *silent*: its gradient norm, as the median over the second '
+    f'half of training, is below {100.0 * records.SILENT_BESIDE_LAYER:g} % of the mean of its '
+    f'layer, or below {100.0 * records.SILENT_BESIDE_LARGEST:g} % of the largest mean that its '
+    'layer ever had. An *idle* head has less than a tenth of an equal share of its '
+    "layer's output at the end. The answer is the mean of |da / dp_hat| over gains and runs, at "
+    'the end: a policy at zero is blind to the payload estimate.'
 )
 
 
 def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
-    """Return the page as Markdown.
-
-    Args:
-        found: the study, and what was run of it.
-        figures: file names of the figures forest, payload, seeds and ablation.
-    """
+    """Return the page as Markdown; `figures` has the file names of its figures, by content."""
     report, by_heads = found.report, replace(found.report, comparisons=found.head_counts)
     others = [r for r in report.rows if r not in PAPER_TABLE and r not in ABLATION]
     counted = [
@@ -313,15 +283,15 @@ def failure_row(report: Report, row: Place) -> dict[str, str]:
     cell = report.cells.get(row)
     runs = cell.runs if cell else ()
     labels = Counter(report.label(run)[0] for run in runs)
-    heads = [verdict for run in runs if (verdict := head_verdict(run))]
-    spans = [1e3 * span for run in runs if (span := span_rad(run)) is not None]
+    heads = [verdict for run in runs if (verdict := records.head_verdict(run))]
+    spans = [1e3 * span for run in runs if (span := records.span_rad(run)) is not None]
     ends = sorted({min(spans), max(spans)}) if spans else []
     answers = [value for run in runs if (value := payload_answer(run)) is not None]
     silent, total = sum(h.num_silent for h in heads), sum(h.num_heads for h in heads)
     counts = {
         'diverged': labels['diverged'],
         'payload-invariant': labels['payload-invariant'],
-        'flat profile': sum(is_flat(run.record['rmse_by_payload']) for run in runs),
+        'flat profile': sum(records.is_flat(run.record['rmse_by_payload']) for run in runs),
     }
     return {
         'tau_z': f'{row.tau_z_s:g} s',
@@ -346,7 +316,11 @@ def payload_answer(run: Run) -> float | None:
 
 def run_row(report: Report, run: Run) -> dict[str, str]:
     """Return what came of one run."""
-    heads, span, (label, reason) = head_verdict(run), span_rad(run), report.label(run)
+    heads, span, (label, reason) = (
+        records.head_verdict(run),
+        records.span_rad(run),
+        report.label(run),
+    )
     return {
         'tau_z': f'{run.place.tau_z_s:g} s',
         'architecture': run.place.label,
@@ -384,10 +358,13 @@ def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int
     short = [row for row in found.report.rows if row not in ABLATION or row in PAPER_TABLE]
     compared = found.with_rows([*PAPER_TABLE, *ONE_HEAD.values()])
     figures = {
-        'forest': (forest_figure, found.with_rows([r for r in short if r not in baselines])),
-        'payload': (payload_figure, found.with_rows([*compared.rows, *baselines])),
-        'seeds': (seeds_figure, compared),
-        'ablation': (depth_figure, found.report),
+        'forest': (
+            presentation.forest_figure,
+            found.with_rows([r for r in short if r not in baselines]),
+        ),
+        'payload': (presentation.payload_figure, found.with_rows([*compared.rows, *baselines])),
+        'seeds': (presentation.seeds_figure, compared),
+        'ablation': (presentation.depth_figure, found.report),
     }
     names = {name: f'{page.stem}_{name}.png' for name in figures}
     text = page_of(found, names)
@@ -396,7 +373,7 @@ def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int
     except OSError as error:
         raise ConfigError(f'--out {page}: {error.strerror}; name a file in a folder') from error
     for name, (draw, report) in figures.items():
-        save_figure(draw, report, page.with_name(names[name]))
+        presentation.save_figure(draw, report, page.with_name(names[name]))
     page.write_text(text, encoding='utf-8')
     return len(found.wanted) - found.num_missing, len(found.wanted)
 
@@ -410,19 +387,15 @@ def page_command(
 ) -> int:
     """Run the command that writes the page of a study; return its exit code.
 
-    Args:
-        name: Of the command.
-        description: Of the command.
-        arguments: Of the command line.
-        write: Writes the page; returns how many runs are done, of how many.
-        files: Read and written by default: `study`, the folder `results`, and `out`, the page.
+    `write` returns how many runs are done, of how many. `files` are read and written by default:
+    `study`, the folder `results`, and `out`, the page.
     """
     parser = command_parser(name, description)
     for option, text in (('study', ''), ('results', 'folder '), ('out', 'page ')):
         default = Path(files[option])
         parser.add_argument(f'--{option}', type=Path, default=default, help=f'{text}(%(default)s)')
     args = parser.parse_args(arguments)
-    runs = load_runs(sorted(args.results.glob('*.json')))
+    runs = records.load_runs(sorted(args.results.glob('*.json')))
     done, count = write(load_file(Study, args.study, ''), runs, args.out)
     Console(stderr=True).print(f'{done} of {count} runs: {args.out}', highlight=False)
     return 0

@@ -273,10 +273,8 @@ def label_of(
     if is_flat(own) and not is_flat(base):
         known, found = range_percent(base), range_percent(own)
         of_baseline = 'an unknown range' if known is None else f'{known:.1f} %'
-        return (
-            'payload-invariant',
-            f'RMSE varies by {found:.1f} %, of the baseline by {of_baseline}',
-        )
+        said = f'RMSE varies by {found:.1f} %, of the baseline by {of_baseline}'
+        return 'payload-invariant', said
     return 'weak', f'delta {delta:+.1f} %'
 
 
@@ -312,9 +310,11 @@ class HeadVerdict(NamedTuple):
 def head_verdict(run: Run) -> HeadVerdict | None:
     """Return what the judgements of a run say of its heads; None if they say nothing of any."""
     judged = [entry for entry in run.record.get('judgements') or () if entry['layers']]
-    by_layer = (
-        [_norms(judged, index) for index in range(len(judged[-1]['layers']))] if judged else []
-    )
+    by_layer = []
+    for index in range(len(judged[-1]['layers']) if judged else 0):
+        rows = [entry['layers'][index]['gradient_norm'] for entry in judged]
+        # From the first update on, (judgements, K).
+        by_layer.append(np.array([row for row in rows if None not in row], dtype=float))
     if not by_layer or any(len(norms) == 0 for norms in by_layer):
         return None
     return HeadVerdict(
@@ -325,21 +325,11 @@ def head_verdict(run: Run) -> HeadVerdict | None:
 
 
 def num_silent(norms: Array) -> int:
-    """Return how many heads of a layer are silent.
-
-    Args:
-        norms: of the gradient, shape (judgements, K), the oldest first.
-    """
+    """Return how many heads of a layer are silent, from (judgements, K) norms, oldest first."""
     late = np.median(norms[len(norms) // 2 :], axis=0)  # (K,)
     beside_layer = late < SILENT_BESIDE_LAYER * late.mean()
     beside_largest = late < SILENT_BESIDE_LARGEST * norms.mean(axis=1).max()
     return int(np.sum(beside_layer | beside_largest))
-
-
-def _norms(judged: Sequence[Mapping[str, Any]], layer: int) -> Array:
-    """Return the gradient norms of a layer, (judgements, K), from the first update on."""
-    rows = [entry['layers'][layer]['gradient_norm'] for entry in judged]
-    return np.array([row for row in rows if None not in row], dtype=float)
 
 
 PAPER_STEPS = 50_000

@@ -204,7 +204,8 @@ def run_one(run: RunConfig, out: Path, rollouts: int) -> Status:
         return Status('done', run.steps, found.record['delta_percent'])
     if code == 3 or stop.exists():  # 3 is a checkpoint on request
         return Status('stopped', *progress_of(folder))
-    said = [f'killed by signal {-code}'] if code < 0 else tail_of(folder).split('\n')
+    log_text = (folder / 'log.txt').read_text(encoding='utf-8', errors='replace')
+    said = [f'killed by signal {-code}'] if code < 0 else log_text.split('\n')
     return Status('failed', *progress_of(folder), reason=[s for s in said if s.strip()][-1])
 
 
@@ -275,14 +276,6 @@ def progress_of(folder: Path) -> tuple[int, float | None]:
         judged = read_judgements(folder)
     steps, delta = (judged[-1]['step'], judged[-1]['delta_percent']) if judged else (0, None)
     return max(steps, num_steps_saved(folder)), delta
-
-
-def tail_of(folder: Path) -> str:
-    """Return the last 20 kB of the log of a run, nothing before it has one."""
-    with suppress(FileNotFoundError), (folder / 'log.txt').open('rb') as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - 20_000))
-        return log.read().decode(errors='replace')
-    return ''
 
 
 @contextmanager

@@ -21,18 +21,12 @@ from scipy import optimize, stats  # type: ignore[import-untyped]
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array
+from training import records
 from training.records import (
-    BASELINE,
-    FAILURES,
-    label_of,
-    LabelName,
-    PAPER_STEPS,
     PAPER_TABLE,
     PAPER_TESTS,
-    PaperRow,
     Place,
     require_one_budget,
-    require_one_making,
     require_one_protocol,
     Run,
     Sample,
@@ -178,7 +172,7 @@ class Cell:
     def __post_init__(self) -> None:
         require_one_protocol(self.runs)
         require_one_budget(self.runs)
-        require_one_making(self.runs)
+        records.require_one_making(self.runs)
         sources: dict[int, str] = {}
         for record, source in self.runs:
             if record['seed'] in sources:
@@ -281,17 +275,19 @@ class Report:
 
     def baseline(self, tau_z_s: float) -> Cell | None:
         """Return the fixed-gain controller at a horizon, if it was given."""
-        return self.cells.get(Place(tau_z_s, BASELINE))
+        return self.cells.get(Place(tau_z_s, records.BASELINE))
 
-    def label(self, run: Run) -> tuple[LabelName, str]:
+    def label(self, run: Run) -> tuple[records.LabelName, str]:
         """Return label and reason of a run, beside the baseline of its tau_z."""
         baseline = self.baseline(run.place.tau_z_s)
-        return label_of(run, baseline.runs[0].record['rmse_by_payload'] if baseline else ())
+        return records.label_of(
+            run, baseline.runs[0].record['rmse_by_payload'] if baseline else ()
+        )
 
-    def printed(self, row: Place) -> PaperRow | None:
+    def printed(self, row: Place) -> records.PaperRow | None:
         """Return what the paper has for a row, unless it was run with another budget."""
         cell = self.cells.get(row)
-        is_alike = cell is None or cell.runs[0].record.get('steps') == PAPER_STEPS
+        is_alike = cell is None or cell.runs[0].record.get('steps') == records.PAPER_STEPS
         return PAPER_TABLE.get(row) if is_alike else None
 
 
@@ -338,8 +334,8 @@ def facts_of(report: Report, row: Place) -> dict[str, Any]:
         'delta_median': median if math.isfinite(median) else None,
         **_ends('delta_t', t_interval(sample) if sample else None),
         **_ends('delta_bootstrap', bootstrap_interval(cell.deltas) if cell and sample else None),
-        'num_failures': sum(labels[name] for name in FAILURES),
-        **{f'num_{name.replace("-", "_")}': labels[name] for name in get_args(LabelName)},
+        'num_failures': sum(labels[name] for name in records.FAILURES),
+        **{f'num_{name.replace("-", "_")}': labels[name] for name in get_args(records.LabelName)},
         'commit': runs[0].record.get('commit') if runs else None,
         'paper_name': printed.name if printed else None,
         'paper_n': printed.delta.n if printed else None,

@@ -21,12 +21,11 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from training import records
 from training.commands import text_of
 from training.judge.analysis import comparison_facts, facts_of, Report, t_interval
 from training.records import (
     ABLATION,
-    ABLATION_DIVERGED,
-    ABLATION_SEED,
     BASELINE,
     DEPTHS,
     INCRT,
@@ -284,7 +283,7 @@ def depth_figure(report: Report) -> Figure:
         for place in own:
             at = (list(DEPTHS).index(place.architecture), WINDOWS.index(place.window or 0))
             ours[at] = _ours(report, place)
-            mark = '†' if place in ABLATION_DIVERGED else ''
+            mark = '†' if place in records.ABLATION_DIVERGED else ''
             printed[at] = (ABLATION[place], text_of(ABLATION[place], '+.1f', 'none') + mark)
         names, what = [f'W = {window}' for window in WINDOWS], f'K = {INCRT[tau_z_s].heads}, delta'
         for axis, whose, values in zip(
@@ -298,7 +297,7 @@ def depth_figure(report: Report) -> Figure:
 
 def _ours(report: Report, place: Place) -> tuple[float | None, str]:
     for run in report.cells[place].runs if place in report.cells else ():
-        if run.record['seed'] == ABLATION_SEED:
+        if run.record['seed'] == records.ABLATION_SEED:
             mark = '†' if report.label(run)[0] == 'diverged' else ''
             delta = run.record['delta_percent']
             return delta, text_of(delta, '+.1f', 'no RMSE') + mark

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import difflib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast, get_args, Literal, TypeAlias
+from typing import Any, get_args, Literal, TypeAlias
 
 from gymnasium import spaces
 import numpy as np
@@ -306,25 +306,18 @@ def count_parameters(policy: SACPolicy) -> int:
 
 def table_of_counts() -> list[dict[str, Any]]:
     """Return the rows of the paper's main table, then every other model at K = 4, W = 20."""
-    printed: dict[tuple[Model, int, int], int] = {
-        (
-            cast(Model, place.architecture),
-            place.heads or 0,
-            place.window or 0,
-        ): row.thousand_parameters
-        for place, row in PAPER_TABLE.items()
+    sizes: dict[tuple[Any, ...], int | None] = {
+        place[1:]: row.thousand_parameters for place, row in PAPER_TABLE.items()
     }
-    in_paper = {model for model, _, _ in printed}
-    others = [(model, 4, 20) for model in EXTRACTORS if model not in in_paper]
+    in_paper = {model for model, *_ in sizes}
+    sizes |= {(model, 4, 20): None for model in EXTRACTORS if model not in in_paper}
     return [
         {
-            'model': model,
-            'heads': heads,
-            'window': window,
-            'parameters': count_parameters(build_policy(NetworkConfig(model, heads, window))),
-            'thousand_parameters_of_paper': printed.get((model, heads, window)),
+            **dict(zip(('model', 'heads', 'window'), size, strict=True)),
+            'parameters': count_parameters(build_policy(NetworkConfig(*size))),
+            'thousand_parameters_of_paper': printed,
         }
-        for model, heads, window in (*printed, *others)
+        for size, printed in sizes.items()
     ]
 
 
