@@ -37,14 +37,10 @@ from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
 from training.commands import command_parser
+from training.learn import networks
 from training.learn.attention import AttentionBlock, TokenEmbedding
 from training.learn.env import ArmEnv, EnvSettings
-from training.learn.networks import (
-    DeepAttention,
-    make_policy_kwargs,
-    NetworkConfig,
-    ShallowAttention,
-)
+from training.learn.networks import DeepAttention, NetworkConfig, ShallowAttention
 from training.learn.run import FUSED
 from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 from training.records import leaves
@@ -233,7 +229,7 @@ def bench_training(settings: Settings) -> dict[str, Any]:
 
 def _learner(settings: Settings, config: NetworkConfig, *, is_ours: bool) -> Any:
     kind: Any = ShieldedSAC if is_ours else SAC
-    network, own = make_policy_kwargs(config), {}
+    network, own = networks.make_policy_kwargs(config), {}
     if is_ours:
         own = {'lagrangian_rate': 0.1, 'replay_buffer_class': WindowReplayBuffer}
         own |= {'replay_buffer_kwargs': {'num_rows': config.window}}

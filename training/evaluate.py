@@ -31,14 +31,8 @@ from metactl_ros.metrics import delta_percent
 from metactl_ros.policy.bundle import read_bundle
 from metactl_ros.settings import load_settings, PlantName, provenance, Settings
 from metactl_ros.signals import Array
-from training.commands import (
-    command_parser,
-    positive_count,
-    positive_number,
-    refusing,
-    run_jobs,
-    text_of,
-)
+from training import commands
+from training.commands import command_parser, positive_count, positive_number, refusing, text_of
 from training.judge import rollouts
 from training.judge.analysis import mean_of
 from training.judge.rollouts import BUNDLE_SUFFIX, Conditions, Rollouts, Trial, Twin, TWINS
@@ -267,7 +261,9 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
         settings = replace(settings, controller=controller)
     cells = trials_of(args, settings)
     jobs = [(settings, trial) for cell in cells for trial in cell]
-    results = iter(run_jobs(rollouts.run_trial, jobs, args.jobs, console, title='rollouts'))
+    results = iter(
+        commands.run_jobs(rollouts.run_trial, jobs, args.jobs, console, title='rollouts')
+    )
     records = []
     for cell in cells:
         first = cell[0]

@@ -49,14 +49,8 @@ from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 
 FORMAT = 1
 KEPT = (
-    'num_timesteps',
-    '_total_timesteps',
-    '_num_timesteps_at_start',
-    '_episode_num',
-    '_n_updates',
-    '_current_progress_remaining',
-    'beta',
-    'shield_moved',
+    *('num_timesteps', '_total_timesteps', '_num_timesteps_at_start', '_episode_num'),
+    *('_n_updates', '_current_progress_remaining', 'beta', 'shield_moved'),
 )
 """Of the learner: plain numbers, and a list of them."""
 OPTIMISERS = ('actor.optimizer', 'critic.optimizer', 'ent_coef_optimizer')

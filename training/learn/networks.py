@@ -43,13 +43,8 @@ from metactl_ros.control.window import feature_names, token_map, Tokens
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from training.commands import command_parser
-from training.learn.attention import (
-    CausalBlock,
-    CollapsedBlock,
-    Heads,
-    LastQueryBlock,
-    TokenEmbedding,
-)
+from training.learn import attention
+from training.learn.attention import CausalBlock, CollapsedBlock, LastQueryBlock, TokenEmbedding
 from training.records import PAPER_TABLE
 
 Model: TypeAlias = Literal[
@@ -187,7 +182,7 @@ class ShallowAttention(WindowExtractor):
         last: torch.Tensor = self.block(tokens, self.embedding)
         return last
 
-    def attend(self, observations: torch.Tensor) -> Heads:
+    def attend(self, observations: torch.Tensor) -> attention.Heads:
         """Return what each head attends to and finds, for a monitor."""
         tokens = self.to_tokens(observations)
         return self.block.attend(tokens, self.embedding, self.embedding.last(tokens))
