@@ -26,10 +26,10 @@ from metactl_ros.signals import ArmState, Reference, seconds
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from training.benchmark import controllers, draw_cases, load_benchmark, settings_in
 from training.judge.rollouts import prepare
-from training.judge.study import expand, Study
 from training.learn.env import ArmEnv, EnvSettings
 from training.learn.run import load_presets
 from training.records import Run
+from training.sweep import expand, Study
 
 SETTINGS = load_settings()
 BENCHMARK = load_benchmark()

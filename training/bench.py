@@ -37,14 +37,10 @@ from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
 from training.commands import command_parser
+from training.learn import networks
 from training.learn.attention import AttentionBlock, TokenEmbedding
 from training.learn.env import ArmEnv, EnvSettings
-from training.learn.networks import (
-    DeepAttention,
-    make_policy_kwargs,
-    NetworkConfig,
-    ShallowAttention,
-)
+from training.learn.networks import DeepAttention, NetworkConfig, ShallowAttention
 from training.learn.run import FUSED
 from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 from training.records import leaves
@@ -165,9 +161,10 @@ def bench_control_step(settings: Settings) -> dict[str, float]:
     finally:
         gc.enable()
         gc.unfreeze()
+    p50, p99 = _quantiles(turns)
     return {
-        'control_step_p50_us': float(np.median(turns)),
-        'control_step_p99_us': float(np.median(np.quantile(turns, 0.99, axis=1))),
+        'control_step_p50_us': p50,
+        'control_step_p99_us': p99,
         'control_step_rss_growth_kb_per_million': growth / 1024.0,
     }
 
@@ -193,13 +190,14 @@ def bench_policy(settings: Settings) -> dict[str, float]:
             taken.append(1e3 * (time.perf_counter() - begin))
         return taken
 
-    turns = np.array([turn() for _ in range(NUM_TURNS)])
-    return {
-        f'policy_alone_p50_ms_w{context.num_rows}': float(np.median(turns)),
-        f'policy_alone_p99_ms_w{context.num_rows}': float(
-            np.median(np.quantile(turns, 0.99, axis=1))
-        ),
-    }
+    p50, p99 = _quantiles(np.array([turn() for _ in range(NUM_TURNS)]))
+    num_rows = context.num_rows
+    return {f'policy_alone_p50_ms_w{num_rows}': p50, f'policy_alone_p99_ms_w{num_rows}': p99}
+
+
+def _quantiles(turns: np.ndarray) -> tuple[float, float]:
+    """Return the median, and the median over the turns of their p99."""
+    return float(np.median(turns)), float(np.median(np.quantile(turns, 0.99, axis=1)))
 
 
 def _seconds_per_step(plant: Plant, effort_nm: np.ndarray, num_steps: int) -> float:
@@ -230,28 +228,24 @@ def bench_training(settings: Settings) -> dict[str, Any]:
 
 
 def _learner(settings: Settings, config: NetworkConfig, *, is_ours: bool) -> Any:
-    env = _env(settings, config.window)
-    kwargs = make_policy_kwargs(config)
-    shared: dict[str, Any] = {
-        'buffer_size': NUM_TRANSITIONS,
-        'learning_starts': NUM_TRANSITIONS + 1,
-        'seed': 0,
-        'device': 'cpu',
-    }
+    kind: Any = ShieldedSAC if is_ours else SAC
+    network, own = networks.make_policy_kwargs(config), {}
     if is_ours:
-        model: SAC = ShieldedSAC(
-            'MlpPolicy',
-            env,
-            policy_kwargs={**kwargs, **FUSED},
-            replay_buffer_class=WindowReplayBuffer,
-            replay_buffer_kwargs={'num_rows': config.window},
-            lagrangian_rate=0.1,
-            **shared,
-        )
+        own = {'lagrangian_rate': 0.1, 'replay_buffer_class': WindowReplayBuffer}
+        own |= {'replay_buffer_kwargs': {'num_rows': config.window}}
+        network |= FUSED
     else:
-        extractor = PLAIN[kwargs['features_extractor_class']]
-        kwargs = {**kwargs, 'features_extractor_class': extractor}
-        model = SAC('MlpPolicy', env, policy_kwargs=kwargs, **shared)
+        network['features_extractor_class'] = PLAIN[network['features_extractor_class']]
+    model = kind(
+        'MlpPolicy',
+        _env(settings, config.window),
+        policy_kwargs=network,
+        buffer_size=NUM_TRANSITIONS,
+        learning_starts=NUM_TRANSITIONS + 1,
+        seed=0,
+        device='cpu',
+        **own,
+    )
     model.learn(NUM_TRANSITIONS)
     model.train(gradient_steps=2, batch_size=BATCH_SIZE)
     return model
@@ -295,10 +289,9 @@ BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run every benchmark and write the figures."""
     parser = command_parser('bench', __doc__)
+    names = list(BENCHMARKS)
     parser.add_argument('--out', type=Path, default=Path('results/bench.json'))
-    parser.add_argument(
-        '--only', nargs='+', choices=list(BENCHMARKS), default=list(BENCHMARKS), help='(all)'
-    )
+    parser.add_argument('--only', nargs='+', choices=names, default=names, help='(all)')
     args = parser.parse_args(arguments)
     settings, console = load_settings(), Console()
     figures = json.loads(args.out.read_text()) if args.out.is_file() else {}

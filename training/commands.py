@@ -12,7 +12,14 @@ from typing import Any, TypeAlias, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from metactl_ros.errors import MetactlError
 
@@ -66,15 +73,10 @@ def text_of(value: float | None, form: str, absent: str = '-') -> str:
     return absent if value is None else f'{value:{form}}'
 
 
-def progress_bar(console: Console) -> Progress:
-    """Return a bar that counts jobs and estimates the time that is left."""
-    return Progress(
-        TextColumn('{task.description}'),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )
+def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
+    """Return a bar that counts, and has other columns behind, by default the time that is left."""
+    begin = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn())
+    return Progress(*begin, *(columns or (TimeRemainingColumn(),)), console=console)
 
 
 def run_jobs(

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from metactl_ros.errors import ConfigError
+from training import records
 from training.commands import refusing, text_of
 from training.judge.analysis import Cell, Interval, mean_of, shift_interval
 from training.judge.presentation import markdown_table, NOT_RUN, with_spread
-from training.judge.study import expand, missing_seeds, page_command, require_of_study, Study
 from training.learn.run import Difference, load_differences, RunConfig
-from training.paper_numbers import BASELINE_RAD, INCRT, MAIN, STEPS
-from training.records import require_equal, Run, span_rad
+from training.paper_study import missing_seeds, page_command, require_of_study
+from training.records import INCRT, PAPER_TABLE, Run
+from training.sweep import expand, Study
 
 UNCHANGED = 'unchanged'
 
@@ -71,18 +72,9 @@ class DifferenceStudy:
     """By the name of the difference."""
 
     @property
-    def names(self) -> list[str]:
-        """Names of the differences in the order of the study, nothing changed being one."""
-        return list(dict.fromkeys(run.difference or UNCHANGED for run in self.wanted))
-
-    @property
     def runs(self) -> list[Run]:
         """Every run, difference by difference."""
         return [run for cell in self.cells.values() for run in cell.runs]
-
-    def missing(self) -> dict[str, list[int]]:
-        """Return the seeds that were not run, by difference, where there are any."""
-        return missing_seeds(self.wanted, self.runs, lambda run: run.difference or UNCHANGED)
 
     def effect(self, name: str) -> Effect | None:
         """Return what came of a difference; None if it was not run."""
@@ -109,9 +101,9 @@ def gather(study: Study, runs: Sequence[Run]) -> DifferenceStudy:
     wanted = expand(study)
     for run in runs:
         require_of_study(study, wanted, run)
-    require_equal(
+    records.require_equal(
         runs,
-        lambda run: {name: run.record.get(name) for name in ('commit', 'code')},
+        lambda run: records.facts_of(run, 'commit', 'code'),
         'One commit must have made all runs that are compared: run the others again',
     )
     by_name: dict[str, list[Run]] = {}
@@ -123,7 +115,8 @@ def gather(study: Study, runs: Sequence[Run]) -> DifferenceStudy:
 
 def page_of(found: DifferenceStudy, differences: Mapping[str, Difference]) -> str:
     """Return the page as Markdown."""
-    effects = {name: found.effect(name) for name in found.names}
+    names = dict.fromkeys(run.difference or UNCHANGED for run in found.wanted)
+    effects = {name: found.effect(name) for name in names}
     parts = [
         '# Why the preset `paper` is better than the paper',
         '<!-- written by python -m training.differences_page; do not edit -->',
@@ -135,13 +128,9 @@ def page_of(found: DifferenceStudy, differences: Mapping[str, Difference]) -> st
         '## What was changed',
         markdown_table(
             [
-                {
-                    'setting': f'`{name}`',
-                    'here': differences[name].here,
-                    'changed': differences[name].changed,
-                }
+                {'setting': f'`{name}`', 'here': it.here, 'changed': it.changed}
                 for name in effects
-                if name in differences
+                if (it := differences.get(name))
             ]
         ),
         '## What was not varied',
@@ -171,35 +160,28 @@ def verdict(effects: Sequence[Effect], num_differences: int) -> str:
     moved = [effect for effect in effects if effect.shift is not None]
     if unchanged is None or unchanged.delta is None or not moved:
         return 'Which difference matters cannot be said yet: there is nothing to compare.'
-    paper = MAIN[INCRT[2.0]].delta.mean
+    paper = PAPER_TABLE[INCRT[2.0]].delta.mean
     gap = paper - unchanged.delta
     moved.sort(key=lambda effect: -abs(effect.shift or 0.0))
     nearest = min(moved, key=lambda effect: abs((effect.delta or 0.0) - paper))
-    shown = [effect for effect in moved if effect.interval and _excludes_zero(effect.interval)]
+    shown = [e for e in moved if e.interval and (e.interval[0] > 0.0 or e.interval[1] < 0.0)]
     open_ones = [effect for effect in moved if effect.interval and effect not in shown]
     single = [effect for effect in moved if effect.interval is None]
-    is_shown = moved[0] in shown
+    is_shown, sure = moved[0] in shown, moved[0].interval
+    ends = f' ({sure[0]:+.1f} to {sure[1]:+.1f})' if sure else ''
     share = f', {100.0 * (moved[0].shift or 0.0) / gap:.0f} % of that gap' if gap > 0.0 else ''
     sentences = [
         f'Unchanged, such a run reaches {unchanged.delta:+.1f} %; the paper has {paper:+.1f} %, '
         f'{gap:+.1f} points from it.',
         f'Of {num_differences} differences {len(moved)} were run.',
         f'`{moved[0].name}` {"matters most" if is_shown else "moved delta furthest"}: '
-        f'{_told(moved[0])}{share}{"" if is_shown else "; that it matters is not shown"}.',
+        f'{moved[0].shift:+.1f} points{ends}{share}'
+        f'{"" if is_shown else "; that it matters is not shown"}.',
         f'Nearest to the paper comes `{nearest.name}` with {nearest.delta:+.1f} %.',
         f'The interval excludes zero for {_listed(shown)}; it does not for {_listed(open_ones)}.',
         f'Without an interval: {_listed(single)}.' if single else '',
     ]
     return ' '.join(sentence for sentence in sentences if sentence)
-
-
-def _excludes_zero(interval: Interval) -> bool:
-    return interval[0] > 0.0 or interval[1] < 0.0
-
-
-def _told(effect: Effect) -> str:
-    ends = f' ({effect.interval[0]:+.1f} to {effect.interval[1]:+.1f})' if effect.interval else ''
-    return f'{effect.shift:+.1f} points{ends}'
 
 
 def _listed(effects: Sequence[Effect]) -> str:
@@ -208,14 +190,14 @@ def _listed(effects: Sequence[Effect]) -> str:
 
 def paper_row() -> dict[str, str]:
     """Return what the paper has at 2 s, under the headings of the table."""
-    row = MAIN[INCRT[2.0]]
+    row = PAPER_TABLE[INCRT[2.0]]
     return {
-        'setting': f'the paper, {STEPS:,} steps',
+        'setting': f'the paper, {records.PAPER_STEPS:,} steps',
         'n': str(row.delta.n),
         'delta %': with_spread(f'{row.delta.mean:+.1f}', row.delta.std),
         'shift, points': '-',
         '95 % of it': '-',
-        'baseline, mrad': f'{1e3 * BASELINE_RAD[2.0]:.0f}',
+        'baseline, mrad': f'{1e3 * records.PAPER_BASELINE_RAD[2.0]:.0f}',
         'growth over payloads, mrad': '40 to 100',
         'rollouts lost': '-',
         'second half, points': '-',
@@ -228,32 +210,29 @@ def row_of(name: str, effect: Effect | None) -> dict[str, str]:
     if effect is None:
         return dict.fromkeys(paper_row(), '-') | {'setting': label, 'n': '0', 'delta %': NOT_RUN}
     runs, sample, ends = effect.cell.runs, effect.cell.sample, effect.interval
+    means_rad = (
+        mean_of([run.record['baseline_rmse'] for run in runs]),
+        mean_of([records.span_rad(run) for run in runs]),
+    )
     values = (
         label,
         str(len(runs)),
         with_spread(text_of(effect.delta, '+.1f', 'no RMSE'), sample.std if sample else None),
         text_of(effect.shift, '+.1f'),
         f'{ends[0]:+.1f} to {ends[1]:+.1f}' if ends else '-',
-        _mean_mrad([run.record['baseline_rmse'] for run in runs]),
-        _mean_mrad([span_rad(run) for run in runs]),
+        *(text_of(None if mean is None else 1e3 * mean, '.0f') for mean in means_rad),
         str(sum(run.record['num_lost'] for run in runs)),
         text_of(mean_of([second_half(run) for run in runs]), '+.1f'),
     )
     return dict(zip(paper_row(), values, strict=True))
 
 
-def _mean_mrad(values_rad: Sequence[float | None]) -> str:
-    mean = mean_of(values_rad)
-    return text_of(None if mean is None else 1e3 * mean, '.0f')
-
-
 def not_run(found: DifferenceStudy) -> str:
     """Return what the study lists and was not run, in its order."""
-    missing = found.missing()
+    missing = missing_seeds(found.wanted, found.runs, lambda run: run.difference or UNCHANGED)
     if not missing:
         return 'Nothing: every run of the study is there.'
-    lines = [f'- {name}: seed {", ".join(map(str, seeds))}' for name, seeds in missing.items()]
-    return '\n'.join(lines)
+    return '\n'.join(f'- {name}: seed {", ".join(map(str, s))}' for name, s in missing.items())
 
 
 def write_page(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int]:
@@ -277,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_page,
         study='config/studies/differences.yaml',
         results='results/study_differences',
-        page='docs/paper_differences_measured.md',
+        out='docs/paper_differences_measured.md',
     )
 
 

@@ -31,25 +31,12 @@ from metactl_ros.metrics import delta_percent
 from metactl_ros.policy.bundle import read_bundle
 from metactl_ros.settings import load_settings, PlantName, provenance, Settings
 from metactl_ros.signals import Array
-from training.commands import (
-    command_parser,
-    positive_count,
-    positive_number,
-    refusing,
-    run_jobs,
-    text_of,
-)
+from training import commands
+from training.commands import command_parser, positive_count, positive_number, refusing, text_of
+from training.judge import rollouts
 from training.judge.analysis import mean_of
-from training.judge.rollouts import (
-    BUNDLE_SUFFIX,
-    Conditions,
-    Rollouts,
-    run_trial,
-    Trial,
-    Twin,
-    TWINS,
-)
-from training.paper_numbers import BASELINE_RAD
+from training.judge.rollouts import BUNDLE_SUFFIX, Conditions, Rollouts, Trial, Twin, TWINS
+from training.records import PAPER_BASELINE_RAD
 
 FIXED_GAINS = ControllerSpec('ct')
 """The baseline that delta_percent refers to."""
@@ -75,7 +62,6 @@ def summarise(
         return mean_of([mean_of(r.rmse_rad) for r in results_of(spec, twin)])
 
     own = results_of(first.spec, 'itself')
-    by_payload = [r.rmse_rad for r in own]
     rmse, baseline = rmse_of(first.spec, 'itself'), rmse_of(FIXED_GAINS, 'itself')
     knowing = rmse_of(FIXED_GAINS, 'knowing_memory')
     change = _delta(knowing, baseline)  # how much of the error vanishes with what they know
@@ -89,8 +75,8 @@ def summarise(
         'target_error_rad': settings.controller.lyapunov.target_error_rad,
         'rmse': rmse,
         'payload_levels_kg': list(settings.plant.task.payload_levels_kg),
-        'rmse_by_payload': [mean_of(rollouts) for rollouts in by_payload],
-        'rmse_std_by_payload': [_spread(rollouts) for rollouts in by_payload],
+        'rmse_by_payload': [mean_of(r.rmse_rad) for r in own],
+        'rmse_std_by_payload': [_spread(r.rmse_rad) for r in own],
         'baseline_rmse': baseline,
         'delta_percent': _delta(rmse, baseline),
         'rmse_without_memory': rmse_of(first.spec, 'without_memory'),
@@ -127,11 +113,7 @@ def describe(spec: ControllerSpec) -> dict[str, Any]:
     return {
         'commit': ', '.join(codes) if all(codes) else None,
         'controller': config.model,
-        'model': config.model,
-        'heads': config.heads,
-        'window': config.window,
-        'preset': config.preset,
-        'steps': config.steps,
+        **{n: getattr(config, n) for n in ('model', 'heads', 'window', 'preset', 'steps')},
         'lagrangian_rate': config.hyper.lagrangian_rate,
         'learned_on': config.controller,
         'difference': config.difference,
@@ -160,12 +142,8 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
     twin without memory, `memory` the share of the baseline's error that vanishes when it knows
     z, and `lost` the number of rollouts that lost their reference.
     """
-    table = Table(
-        title=f'Tracking RMSE in rad on the {records[0]["plant"]} plant',
-        box=SIMPLE,
-        padding=0,
-        pad_edge=False,
-    )
+    title = f'Tracking RMSE in rad on the {records[0]["plant"]} plant'
+    table = Table(title=title, box=SIMPLE, padding=0, pad_edge=False)
     for heading in ('', 'tau_z', 'seed', 'RMSE', 'paper', 'by payload'):
         table.add_column(heading, no_wrap=True)
     for heading in ('delta', 'moved', 'z = 0', 'memory', 'lost'):
@@ -177,7 +155,7 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
             f'{r["tau_z"]:g} s',
             str(r['seed']),
             text_of(r['rmse'], '.4f'),
-            text_of(BASELINE_RAD.get(r['tau_z']) if is_baseline else None, '.4f'),
+            text_of(PAPER_BASELINE_RAD.get(r['tau_z']) if is_baseline else None, '.4f'),
             '-'.join(text_of(by_payload[end], '.3f') for end in (0, -1)),
             f'{text_of(r["delta_percent"], ".1f")} %',
             f'{100.0 * r["shield_activation"]:.1f} %',
@@ -193,21 +171,11 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = command_parser('evaluate', __doc__)
     which, add = parser.add_mutually_exclusive_group(), parser.add_argument
     several: dict[str, Any] = {'nargs': '+'}
-    which.add_argument(
-        '--controller',
-        choices=CLASSICAL,
-        default=['ct'],
-        metavar='NAME',
-        help=f'classical ones: {", ".join(CLASSICAL)} (default: ct, fixed gains, the baseline)',
-        **several,
-    )
-    which.add_argument(
-        '--run',
-        type=Path,
-        metavar='DIR',
-        help=f'trained runs (training.train), or bundles NAME{BUNDLE_SUFFIX} (training.export)',
-        **several,
-    )
+    text = f'classical ones: {", ".join(CLASSICAL)} (default: ct, fixed gains, the baseline)'
+    names: dict[str, Any] = {'choices': CLASSICAL, 'default': ['ct'], 'metavar': 'NAME'}
+    which.add_argument('--controller', help=text, **names, **several)
+    text = f'trained runs (training.train), or bundles NAME{BUNDLE_SUFFIX} (training.export)'
+    which.add_argument('--run', type=Path, metavar='DIR', help=text, **several)
     text = 'rk4: fast, vectorised; bullet: PyBullet with 1 kHz sub-steps (default: %(default)s)'
     add('--plant', choices=get_args(PlantName), default='rk4', help=text)
     text = 'memory horizons in seconds (default: 1 2 5)'
@@ -234,12 +202,8 @@ def twins_of(spec: ControllerSpec) -> list[tuple[ControllerSpec, Twin]]:
     """Return what must be tried for one record: the controller, its twins and the fixed gains."""
     if spec == FIXED_GAINS:
         return [(spec, twin) for twin in TWINS]
-    return [
-        (spec, 'itself'),
-        (spec, 'without_memory'),
-        (FIXED_GAINS, 'itself'),
-        (FIXED_GAINS, 'knowing_memory'),
-    ]
+    own: list[tuple[ControllerSpec, Twin]] = [(spec, 'itself'), (spec, 'without_memory')]
+    return [*own, (FIXED_GAINS, 'itself'), (FIXED_GAINS, 'knowing_memory')]
 
 
 def with_difference_of(runs: Sequence[Path] | None, settings: Settings) -> Settings:
@@ -297,7 +261,9 @@ def evaluate(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
         settings = replace(settings, controller=controller)
     cells = trials_of(args, settings)
     jobs = [(settings, trial) for cell in cells for trial in cell]
-    results = iter(run_jobs(run_trial, jobs, args.jobs, console, title='rollouts'))
+    results = iter(
+        commands.run_jobs(rollouts.run_trial, jobs, args.jobs, console, title='rollouts')
+    )
     records = []
     for cell in cells:
         first = cell[0]

@@ -31,11 +31,9 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_settings, PlantName, provenance
 from training.commands import command_parser, positive_count, positive_number, refusing
-from training.judge.study import expand, Product, Size, Study
 from training.learn.run import Presets
-from training.paper_numbers import INCRT
-from training.records import require_one_protocol, Run
-from training.sweep import add_engine_arguments, run_study
+from training.records import INCRT, require_one_protocol, Run
+from training.sweep import add_engine_arguments, expand, Product, run_study, Size, Study
 
 PAPER = {
     f'paper {tau_z_s:g} s': Size(heads=place.heads or 0, window=place.window or 0)
@@ -55,13 +53,11 @@ class Horizon:
     """The least and the greatest K to try."""
 
     def __post_init__(self) -> None:
-        is_range = (
-            len(self.phase2_heads) == 2 and 1 <= self.phase2_heads[0] <= self.phase2_heads[1]
-        )
-        if not is_range:
+        heads = self.phase2_heads
+        if not (len(heads) == 2 and 1 <= heads[0] <= heads[1]):
             raise ConfigError(
                 'phase2_heads: expected the least and the greatest K, both at least 1, '
-                f'found {list(self.phase2_heads)}.'
+                f'found {list(heads)}.'
             )
 
 
@@ -147,8 +143,7 @@ def rank(study: Study, tau_z_s: float, results: Mapping[str, Run]) -> list[dict[
 def choose(ranking: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return heads and window of the best size, None if not even that one has a mean."""
     best = ranking[0]
-    known = best['delta_mean'] is not None
-    return {'heads': best['heads'], 'window': best['window']} if known else None
+    return None if best['delta_mean'] is None else {n: best[n] for n in ('heads', 'window')}
 
 
 def table_of(horizon: Mapping[str, Any]) -> Table:

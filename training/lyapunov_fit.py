@@ -30,7 +30,7 @@ from rich.table import Table
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 import torch
 
-from metactl_ros.control.law import LawSettings, tracking_error, TrackingState
+from metactl_ros.control.law import tracking_error, TrackingState
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.lyapunov import (
     certificate_matrix,
@@ -109,21 +109,14 @@ def sample_motion(
             step = loop.actuate(action, state, reference, state.stamp_ns)
             net = step.effort_nm - friction_torque(friction, state.qd_radps, plant.memory_nm)
             qdd = body.forward_dynamics(state.q_rad, state.qd_radps, net)
-            xi, xi_dot = _error_and_rate(law, state.q_rad, state.qd_radps, qdd, reference)
+            goal = (reference.q_rad, reference.qd_radps, reference.qdd_radps2)
+            error = tracking_error(law, TrackingState(state.q_rad, state.qd_radps, *goal))
+            s_dot = reference.qdd_radps2 - qdd + law.slope_per_s * error.e_dot_radps
+            xi = np.concatenate([error.e_rad, error.s_radps], axis=-1)
+            xi_dot = np.concatenate([error.e_dot_radps, s_dot], axis=-1)
             rows.append((xi, xi_dot, step.decision.was_moved))
             state = plant.step(step.effort_nm)
     return ErrorMotion(*(np.concatenate(column) for column in zip(*rows, strict=True)))
-
-
-def _error_and_rate(
-    law: LawSettings, q: Array, qd: Array, qdd: Array, reference: Any
-) -> tuple[Array, Array]:
-    goal = (reference.q_rad, reference.qd_radps, reference.qdd_radps2)
-    error = tracking_error(law, TrackingState(q, qd, *goal))
-    e_ddot = reference.qdd_radps2 - qdd
-    s_dot = e_ddot + law.slope_per_s * error.e_dot_radps
-    xi = np.concatenate([error.e_rad, error.s_radps], axis=-1)
-    return xi, np.concatenate([error.e_dot_radps, s_dot], axis=-1)
 
 
 class LyapunovFit:
@@ -228,24 +221,19 @@ def fit(
     }
 
 
-class Certified(NamedTuple):
-    """What a matrix P promises for an estimate that is off by at most rho."""
-
-    p_matrix: list[list[float]]
-    v_0: float
-    error_radius_rad: float
-    condition_of_p: float
-
-
 def certified_by(
     settings: Settings, rho_nm: Array, P: Array, payload_max_kg: float = 0.0
-) -> Certified:
-    """Return what P, which must certify the nominal gains, promises on the arm of settings."""
+) -> dict[str, Any]:
+    """Return what P, which must certify the nominal gains, promises on the arm of settings.
+
+    That is for an estimate that is off by at most rho.
+    """
     law, alpha = settings.controller.law, settings.controller.lyapunov.alpha_per_s
     inertias = settings.arm.sample_inertias(payload_max_kg)
     inverse = np.asarray(np.linalg.inv(inertias), dtype=np.float64)
     level = margin_level(P, law, alpha, rho_nm, inverse)
-    return Certified(P.tolist(), level, error_radius(P, level), float(np.linalg.cond(P)))
+    promised = {'v_0': level, 'error_radius_rad': error_radius(P, level)}
+    return {'p_matrix': P.tolist(), **promised, 'condition_of_p': float(np.linalg.cond(P))}
 
 
 def fit_radius(
@@ -282,7 +270,8 @@ def fit_radius(
 
     def cost(entries: Array) -> float:
         found = certified_by(settings, rho, matrix_of(entries), payload_max_kg)
-        return math.log(found.error_radius_rad) + CONDITION_SHARE * math.log(found.condition_of_p)
+        radius, condition = found['error_radius_rad'], found['condition_of_p']
+        return math.log(radius) + CONDITION_SHARE * math.log(condition)
 
     factor = np.linalg.cholesky(certificate_matrix(present, law, alpha))[lower]
     best: Array = np.where(is_diagonal, np.log(np.where(is_diagonal, factor, 1.0)), factor)
@@ -301,17 +290,16 @@ def fit_radius(
     return {
         'rho_nm': rho.tolist(),
         'alpha_per_s': alpha,
-        'present': certified_by(settings, rho, present, payload_max_kg)._asdict(),
-        'fitted': certified_by(settings, rho, fitted, payload_max_kg)._asdict(),
+        'present': certified_by(settings, rho, present, payload_max_kg),
+        'fitted': certified_by(settings, rho, fitted, payload_max_kg),
         **provenance(settings),
     }
 
 
 def _print_radius(console: Console, report: dict[str, Any]) -> None:
     rho = ' and '.join(f'{x:g}' for x in report['rho_nm'])
-    table = Table(title=f'certified while the estimate is off by at most {rho} N m')
-    for heading in ('P', 'v_0', 'largest error [mrad]', 'condition of P'):
-        table.add_column(heading)
+    title = f'certified while the estimate is off by at most {rho} N m'
+    table = Table('P', 'v_0', 'largest error [mrad]', 'condition of P', title=title)
     for name in ('present', 'fitted'):
         row = report[name]
         radius, condition = 1e3 * row['error_radius_rad'], row['condition_of_p']
@@ -324,15 +312,14 @@ def _print_radius(console: Console, report: dict[str, Any]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print a table and write the report."""
     parser = command_parser('lyapunov_fit', __doc__)
-    parser.add_argument(
-        '--rho', type=float, nargs='+', help='N m per joint: fit for the least certified error'
-    )
-    parser.add_argument('--steps', type=int, default=600, help='gradient steps (%(default)s)')
-    parser.add_argument('--tau-z', type=float, default=2.0, help='s (%(default)s)')
-    parser.add_argument('--floor', type=float, default=Q_FLOOR, help='eps of Q (%(default)s)')
-    parser.add_argument(
-        '--out', type=Path, help='(results/lyapunov.json, with --rho results/lyapunov_rho.json)'
-    )
+    add = parser.add_argument
+    text = 'N m per joint: fit for the least certified error'
+    add('--rho', type=float, nargs='+', help=text)
+    add('--steps', type=int, default=600, help='gradient steps (%(default)s)')
+    add('--tau-z', type=float, default=2.0, help='s (%(default)s)')
+    add('--floor', type=float, default=Q_FLOOR, help='eps of Q (%(default)s)')
+    text = '(results/lyapunov.json, with --rho results/lyapunov_rho.json)'
+    add('--out', type=Path, help=text)
     args = parser.parse_args(arguments)
     console = Console()
     if args.rho is not None:
@@ -344,9 +331,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.manual_seed(0)
     report = fit(load_settings(), args.steps, args.tau_z, args.floor, console)
     write_json(args.out or Path('results/lyapunov.json'), report)
-    table = Table(title='share of held-out samples that violate V_dot + alpha (V - v_0) <= 0')
-    for heading in ('gains', 'fitted P', 'P = I', 'shield activation'):
-        table.add_column(heading)
+    title = 'share of held-out samples that violate V_dot + alpha (V - v_0) <= 0'
+    table = Table('gains', 'fitted P', 'P = I', 'shield activation', title=title)
     for kind, rate in report['violation_rate'].items():
         moved = report['shield_activation'][kind]
         table.add_row(kind, f'{rate["fitted"]:.3f}', f'{rate["identity"]:.3f}', f'{moved:.3f}')

@@ -10,56 +10,32 @@ among them: the payload figure then has its profile.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from rich.console import Console
 
 from metactl_ros.errors import ConfigError
-from training.commands import refusing, text_of
-from training.judge.analysis import (
-    cells_of,
-    compare_places,
-    Comparison,
-    Comparisons,
-    Report,
-    report_of,
-)
+from metactl_ros.settings import load_file
+from training import records
+from training.commands import command_parser, refusing, text_of
+from training.judge import analysis, presentation
+from training.judge.analysis import Comparison, Comparisons, Report
 from training.judge.presentation import (
     comparison_rows,
-    depth_figure,
-    forest_figure,
     main_rows,
     markdown_table,
     NOT_RUN,
-    payload_figure,
     probability,
-    save_figure,
-    seeds_figure,
-)
-from training.judge.study import (
-    expand,
-    missing_seeds,
-    page_command,
-    place_of,
-    require_of_study,
-    Study,
 )
 from training.learn.run import RunConfig
-from training.paper_numbers import ABLATION, COMPARISONS, INCRT, MAIN
-from training.records import (
-    BASELINE,
-    FLAT_BELOW_PERCENT,
-    head_verdict,
-    is_flat,
-    Place,
-    Run,
-    SILENT_BESIDE_LARGEST,
-    SILENT_BESIDE_LAYER,
-    span_rad,
-)
+from training.records import ABLATION, BASELINE, INCRT, PAPER_TABLE, PAPER_TESTS, Place, Run
+from training.sweep import expand, Study
 
+Group = TypeVar('Group')
 ALPHA = 0.05
 """The paper's."""
 ONE_HEAD = {tau_z_s: Place(tau_z_s, 'incrt', 1, 20) for tau_z_s in INCRT}
@@ -73,6 +49,61 @@ HEAD_COUNTS = (
 """Candidates with the paper's K, references with one head; the third has the same window, too."""
 
 
+def place_of(run: RunConfig) -> Place:
+    """Return the row that a run of the study belongs to."""
+    return Place(run.tau_z, run.model, run.heads, run.window)
+
+
+def _key_of(run: RunConfig | Run) -> tuple[Place, int, str | None]:
+    if isinstance(run, Run):
+        return run.place, run.record['seed'], run.record.get('difference')
+    return place_of(run), run.seed, run.difference
+
+
+def require_of_study(study: Study, wanted: Sequence[RunConfig], run: Run) -> None:
+    """Raise ConfigError unless a record is of a run of the study, with its budget and protocol."""
+    record, key = run.record, _key_of(run)
+    asked = next((other for other in wanted if _key_of(other) == key), None)
+    if asked is None:
+        changed = f', difference {key[-1]}' if key[-1] else ''
+        raise ConfigError(
+            f'{run.source}: expected a run that the study lists, found {run.place}, seed '
+            f'{record["seed"]}{changed}; add it to the study, or move the file elsewhere'
+        )
+    expected: dict[str, object] = {
+        'preset': asked.preset,
+        'steps': study.steps,
+        'plant': study.plant,
+        'num_rollouts_per_payload': study.rollouts,
+        'lagrangian_rate': asked.hyper.lagrangian_rate,
+        'learned_on': asked.controller,
+    }
+    wrong = [
+        f'{name}: expected {value!r}, found {record.get(name)!r}'
+        for name, value in expected.items()
+        if record.get(name) != value
+    ]
+    if not record.get('commit'):
+        wrong.append(f'commit: expected that of its training, found {record.get("commit")!r}')
+    if wrong:
+        raise ConfigError(
+            f'{run.source}: {"; ".join(wrong)}; run it as the study says, in a git checkout, or '
+            'move the file elsewhere'
+        )
+
+
+def missing_seeds(
+    wanted: Sequence[RunConfig], runs: Sequence[Run], group_of: Callable[[RunConfig], Group]
+) -> dict[Group, list[int]]:
+    """Return the seeds that were not run, by the group of a run, in the order of the study."""
+    done = set(map(_key_of, runs))
+    found: dict[Group, list[int]] = {}
+    for run in wanted:
+        if _key_of(run) not in done:
+            found.setdefault(group_of(run), []).append(run.seed)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaperStudy:
     """What was to be run, and what was."""
@@ -82,15 +113,13 @@ class PaperStudy:
     report: Report
     """Rows: those of the main table, the rest of the study, the rest of the ablation, ct."""
     head_counts: Comparisons
-
-    def missing(self) -> dict[Place, list[int]]:
-        """Return the seeds that were not run, by place, in the order of the study."""
-        return missing_seeds(self.wanted, self.report.runs, place_of)
+    missing: Mapping[Place, list[int]]
+    """The seeds that were not run, in the order of the study."""
 
     @property
     def num_missing(self) -> int:
         """How many runs of the study are not there."""
-        return sum(map(len, self.missing().values()))
+        return sum(map(len, self.missing.values()))
 
     def with_rows(self, rows: Sequence[Place]) -> Report:
         """Return the report with these rows only, for a figure or a table."""
@@ -100,19 +129,24 @@ class PaperStudy:
 def gather(study: Study, runs: Sequence[Run]) -> PaperStudy:
     """Return the study with what was run of it; refuse what is not of it."""
     wanted = expand(study)
-    trained = [run for run in runs if run.place.architecture != BASELINE]
-    for run in trained:
+    for run in trained(runs):
         require_of_study(study, wanted, run)
-    cells = cells_of(runs)
+    cells = analysis.cells_of(runs)
     places = dict.fromkeys(map(place_of, wanted))
     rest = [place for place in places if place not in ABLATION]
-    rows = list(dict.fromkeys([*MAIN, *rest, *places, *cells]))
+    rows = list(dict.fromkeys([*PAPER_TABLE, *rest, *places, *cells]))
     return PaperStudy(
         study=study,
         wanted=wanted,
-        report=report_of(rows, cells, list(COMPARISONS), ALPHA),
-        head_counts=compare_places(cells, HEAD_COUNTS, ALPHA),
+        report=analysis.report_of(rows, cells, list(PAPER_TESTS), ALPHA),
+        head_counts=analysis.compare_places(cells, HEAD_COUNTS, ALPHA),
+        missing=missing_seeds(wanted, runs, place_of),
     )
+
+
+def trained(runs: Sequence[Run]) -> list[Run]:
+    """Return all runs but those of the fixed gains."""
+    return [run for run in runs if run.place.architecture != BASELINE]
 
 
 ABOUT_NUMBERS = (
@@ -127,32 +161,32 @@ ABOUT_NUMBERS = (
 ABOUT_FAILURES = (
     'A run failed by its errors if it is *diverged* or *payload-invariant* '
     "(`training/records.py`). The paper's signature of the latter is a flat profile, "
-    f'here an RMSE whose range over payloads is below {FLAT_BELOW_PERCENT:g} % of its mean; a run '
-    'that is good at every payload may be flat, too, and is no failure. By its heads a run failed '
-    'if one of them is *silent*: its gradient norm, as the median over the second half of '
-    f'training, is below {100.0 * SILENT_BESIDE_LAYER:g} % of the mean of its layer, or below '
-    f'{100.0 * SILENT_BESIDE_LARGEST:g} % of the largest mean that its layer ever had. An *idle* '
-    "head has less than a tenth of an equal share of its layer's output at the end. The answer is "
-    'the mean of |da / dp_hat| over gains and runs, at the end: a policy at zero is blind to the '
-    'payload estimate.'
+    f'here an RMSE whose range over payloads is below {records.FLAT_BELOW_PERCENT:g} % of its '
+    'mean; a run that is good at every payload may be flat, too, and is no failure. By its heads '
+    'a run failed if one of them is *silent*: its gradient norm, as the median over the second '
+    f'half of training, is below {100.0 * records.SILENT_BESIDE_LAYER:g} % of the mean of its '
+    f'layer, or below {100.0 * records.SILENT_BESIDE_LARGEST:g} % of the largest mean that its '
+    'layer ever had. An *idle* head has less than a tenth of an equal share of its '
+    "layer's output at the end. The answer is the mean of |da / dp_hat| over gains and runs, at "
+    'the end: a policy at zero is blind to the payload estimate.'
 )
 
 
 def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
-    """Return the page as Markdown.
-
-    Args:
-        found: the study, and what was run of it.
-        figures: file names of the figures forest, payload, seeds and ablation.
-    """
-    report = found.report
-    others = [r for r in report.rows if r not in MAIN and r not in ABLATION]
+    """Return the page as Markdown; `figures` has the file names of its figures, by content."""
+    report, by_heads = found.report, replace(found.report, comparisons=found.head_counts)
+    others = [r for r in report.rows if r not in PAPER_TABLE and r not in ABLATION]
+    counted = [
+        row
+        for row in report.rows
+        if row in PAPER_TABLE or (row in report.cells and row.architecture != BASELINE)
+    ]
     parts = [
         "# The paper's comparison, run here",
         '<!-- written by python -m training.paper_study; do not edit -->',
         what_was_run(found),
         '## The main table, beside the paper',
-        markdown_table(main_rows(found.with_rows(list(MAIN)))),
+        markdown_table(main_rows(found.with_rows(list(PAPER_TABLE)))),
         markdown_table(comparison_rows(report)),
         ABOUT_NUMBERS,
         '## Does one layer of attention beat the Transformer here?',
@@ -160,8 +194,8 @@ def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
         f'![mean delta of every row with its 95 % interval]({figures["forest"]})',
         'Thin: Student, thick: bootstrap over seeds. Grey: the paper, Student from its table.',
         '## Does the head count matter?',
-        answer(replace(report, comparisons=found.head_counts), "INCRT with the paper's K"),
-        markdown_table(comparison_rows(replace(report, comparisons=found.head_counts))),
+        answer(by_heads, "INCRT with the paper's K"),
+        markdown_table(comparison_rows(by_heads)),
         'The reference has one head, what Phase 1 finds here. At 2 s the windows of the retained '
         'size and of the reference differ; the row with W = 20 changes the heads alone.',
         '## Everything else that the study has',
@@ -176,7 +210,7 @@ def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
         'One seed each, as in the paper.',
         '## Failures',
         ABOUT_FAILURES,
-        markdown_table([failure_row(report, row) for row in failure_rows(report)]),
+        markdown_table([failure_row(report, row) for row in counted]),
         '## Runs',
         markdown_table([run_row(report, run) for run in report.runs]) or 'None yet.',
         '## What was not run',
@@ -187,7 +221,7 @@ def page_of(found: PaperStudy, figures: Mapping[str, str]) -> str:
 
 def what_was_run(found: PaperStudy) -> str:
     """Return how much of the study is there, how it was made, and by which code."""
-    study, runs = found.study, trained(found.report)
+    study, runs = found.study, trained(found.report.runs)
     presets = ', '.join(f'`{name}`' for name in dict.fromkeys(run.preset for run in found.wanted))
     sentences = [
         f'{len(runs)} of {len(found.wanted)} runs are done; none of them is left out below. '
@@ -201,11 +235,6 @@ def what_was_run(found: PaperStudy) -> str:
         if any('+' in code for code in codes):
             sentences.append('A plus stands for changes that were not committed.')
     return '\n'.join(sentences)
-
-
-def trained(report: Report) -> list[Run]:
-    """Return the runs of a report but those of the fixed gains."""
-    return [run for run in report.runs if run.place.architecture != BASELINE]
 
 
 def answer(report: Report, candidate: str) -> str:
@@ -222,55 +251,31 @@ def answer(report: Report, candidate: str) -> str:
         f'{verdicts["too few seeds"]} there are too few seeds to show it. Its mean error is the '
         f'smaller one in {sum(d < 0.0 for d in known)} of the {len(known)} that have means.'
     )
-    return '\n'.join([lead, '', *sentences_of(report)])
+    sentences = [_sentence(report, *pair, f) for pair, f in report.comparisons.items() if f]
+    return '\n'.join([lead, '', *sentences])
 
 
-def sentences_of(report: Report) -> list[str]:
-    """Return one line per comparison that was made."""
-    return [
-        f'- {one.tau_z_s:g} s, {one.label} against {two.label}: {_outcome(found)} '
-        f'({_delta(report, one)} against {_delta(report, two)}; {_tests(found)}).'
-        f'{_paper_outcome(one, two)}'
-        for (one, two), found in report.comparisons.items()
-        if found
-    ]
-
-
-def _outcome(found: Comparison) -> str:
-    if found.verdict == 'better':
-        return 'better'
-    direction = '' if found.d is None else ', ahead' if found.d < 0.0 else ', behind'
-    return f'{found.verdict}{direction}'
-
-
-def _delta(report: Report, row: Place) -> str:
-    cell = report.cells[row]
-    known = cell.sample.mean if cell.sample else cell.deltas[0] if len(cell.runs) == 1 else None
-    return f'{text_of(known, "+.1f", "no mean")} %, n = {len(cell.runs)}'
-
-
-def _tests(found: Comparison) -> str:
-    d = 'no d'
+def _sentence(report: Report, one: Place, two: Place, found: Comparison) -> str:
+    sides = []
+    for cell in (report.cells[one], report.cells[two]):
+        n = len(cell.runs)
+        mean = cell.sample.mean if cell.sample else cell.deltas[0] if n == 1 else None
+        sides.append(f'{text_of(mean, "+.1f", "no mean")} %, n = {n}')
+    d, outcome = 'no d', str(found.verdict)
     if found.d is not None and found.d_interval:
         low, high = found.d_interval
         d = f'd = {found.d:.2f}, {low:.2f} to {high:.2f}'
+        if found.verdict != 'better':
+            outcome += ', ahead' if found.d < 0.0 else ', behind'
+    paper = ''
+    if printed := PAPER_TESTS.get((one, two)):
+        verdict = 'better' if printed.p_u < ALPHA else 'not shown'
+        paper = f' The paper: {verdict}, d = {printed.d:.2f}.'
     return (
-        f'{d}; p_U {probability(found.p_u)}, after Holm {probability(found.p_u_holm)}, '
-        f'p_W {probability(found.p_w)}'
+        f'- {one.tau_z_s:g} s, {one.label} against {two.label}: {outcome} '
+        f'({" against ".join(sides)}; {d}; p_U {probability(found.p_u)}, '
+        f'after Holm {probability(found.p_u_holm)}, p_W {probability(found.p_w)}).{paper}'
     )
-
-
-def _paper_outcome(one: Place, two: Place) -> str:
-    printed = COMPARISONS.get((one, two))
-    if printed is None:
-        return ''
-    return f' The paper: {"better" if printed.p_u < ALPHA else "not shown"}, d = {printed.d:.2f}.'
-
-
-def failure_rows(report: Report) -> list[Place]:
-    """Return the rows whose failures are counted: the paper's, and whatever else was run."""
-    is_run = {row for row in report.cells if row.architecture != BASELINE}
-    return [row for row in report.rows if row in MAIN or row in is_run]
 
 
 def failure_row(report: Report, row: Place) -> dict[str, str]:
@@ -278,15 +283,15 @@ def failure_row(report: Report, row: Place) -> dict[str, str]:
     cell = report.cells.get(row)
     runs = cell.runs if cell else ()
     labels = Counter(report.label(run)[0] for run in runs)
-    heads = [verdict for run in runs if (verdict := head_verdict(run))]
-    spans = [1e3 * span for run in runs if (span := span_rad(run)) is not None]
+    heads = [verdict for run in runs if (verdict := records.head_verdict(run))]
+    spans = [1e3 * span for run in runs if (span := records.span_rad(run)) is not None]
     ends = sorted({min(spans), max(spans)}) if spans else []
     answers = [value for run in runs if (value := payload_answer(run)) is not None]
     silent, total = sum(h.num_silent for h in heads), sum(h.num_heads for h in heads)
     counts = {
         'diverged': labels['diverged'],
         'payload-invariant': labels['payload-invariant'],
-        'flat profile': sum(is_flat(run.record['rmse_by_payload']) for run in runs),
+        'flat profile': sum(records.is_flat(run.record['rmse_by_payload']) for run in runs),
     }
     return {
         'tau_z': f'{row.tau_z_s:g} s',
@@ -298,7 +303,7 @@ def failure_row(report: Report, row: Place) -> dict[str, str]:
         'silent heads': f'{silent} of {total}' if heads else '-',
         'idle heads': f'{sum(h.num_idle for h in heads)} of {total}' if heads else '-',
         'answer to payload, 1/kg': f'{np.mean(answers):.3f}' if answers else '-',
-        'failures of the paper': MAIN[row].failures or '-' if row in MAIN else '-',
+        'failures of the paper': PAPER_TABLE[row].failures or '-' if row in PAPER_TABLE else '-',
     }
 
 
@@ -311,7 +316,11 @@ def payload_answer(run: Run) -> float | None:
 
 def run_row(report: Report, run: Run) -> dict[str, str]:
     """Return what came of one run."""
-    heads, span, (label, reason) = head_verdict(run), span_rad(run), report.label(run)
+    heads, span, (label, reason) = (
+        records.head_verdict(run),
+        records.span_rad(run),
+        report.label(run),
+    )
     return {
         'tau_z': f'{run.place.tau_z_s:g} s',
         'architecture': run.place.label,
@@ -326,8 +335,7 @@ def run_row(report: Report, run: Run) -> dict[str, str]:
 
 def not_run(found: PaperStudy) -> str:
     """Return what the study lists and was not run, in its order."""
-    missing = found.missing()
-    if not missing:
+    if not found.missing:
         return 'Nothing: every run of the study is there.'
     total = Counter(place_of(run) for run in found.wanted)
     rows = [
@@ -337,7 +345,7 @@ def not_run(found: PaperStudy) -> str:
             'done': f'{total[place] - len(seeds)} of {total[place]}',
             'seeds not run': ', '.join(map(str, seeds)),
         }
-        for place, seeds in missing.items()
+        for place, seeds in found.missing.items()
     ]
     lead = f'{found.num_missing} of {len(found.wanted)} runs, in the order of the study.'
     return f'{lead}\n\n{markdown_table(rows)}'
@@ -347,13 +355,16 @@ def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int
     """Write the figures beside the page, and then the page; return how many runs of how many."""
     found = gather(study, runs)
     baselines = [row for row in found.report.cells if row.architecture == BASELINE]
-    short = [row for row in found.report.rows if row not in ABLATION or row in MAIN]
-    compared = found.with_rows([*MAIN, *ONE_HEAD.values()])
+    short = [row for row in found.report.rows if row not in ABLATION or row in PAPER_TABLE]
+    compared = found.with_rows([*PAPER_TABLE, *ONE_HEAD.values()])
     figures = {
-        'forest': (forest_figure, found.with_rows([r for r in short if r not in baselines])),
-        'payload': (payload_figure, found.with_rows([*compared.rows, *baselines])),
-        'seeds': (seeds_figure, compared),
-        'ablation': (depth_figure, found.report),
+        'forest': (
+            presentation.forest_figure,
+            found.with_rows([r for r in short if r not in baselines]),
+        ),
+        'payload': (presentation.payload_figure, found.with_rows([*compared.rows, *baselines])),
+        'seeds': (presentation.seeds_figure, compared),
+        'ablation': (presentation.depth_figure, found.report),
     }
     names = {name: f'{page.stem}_{name}.png' for name in figures}
     text = page_of(found, names)
@@ -362,9 +373,32 @@ def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int
     except OSError as error:
         raise ConfigError(f'--out {page}: {error.strerror}; name a file in a folder') from error
     for name, (draw, report) in figures.items():
-        save_figure(draw, report, page.with_name(names[name]))
+        presentation.save_figure(draw, report, page.with_name(names[name]))
     page.write_text(text, encoding='utf-8')
     return len(found.wanted) - found.num_missing, len(found.wanted)
+
+
+def page_command(
+    name: str,
+    description: str | None,
+    arguments: Sequence[str] | None,
+    write: Callable[[Study, list[Run], Path], tuple[int, int]],
+    **files: str,
+) -> int:
+    """Run the command that writes the page of a study; return its exit code.
+
+    `write` returns how many runs are done, of how many. `files` are read and written by default:
+    `study`, the folder `results`, and `out`, the page.
+    """
+    parser = command_parser(name, description)
+    for option, text in (('study', ''), ('results', 'folder '), ('out', 'page ')):
+        default = Path(files[option])
+        parser.add_argument(f'--{option}', type=Path, default=default, help=f'{text}(%(default)s)')
+    args = parser.parse_args(arguments)
+    runs = records.load_runs(sorted(args.results.glob('*.json')))
+    done, count = write(load_file(Study, args.study, ''), runs, args.out)
+    Console(stderr=True).print(f'{done} of {count} runs: {args.out}', highlight=False)
+    return 0
 
 
 @refusing
@@ -377,7 +411,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_study,
         study='config/studies/paper.yaml',
         results='results/study',
-        page='docs/paper_study.md',
+        out='docs/paper_study.md',
     )
 
 

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 import math
 from pathlib import Path
-from typing import Any, get_args, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -46,9 +46,6 @@ from matplotlib.ticker import MaxNLocator
 from training import rank
 from training.commands import command_parser, positive_number, progress_bar, refusing, text_of
 
-Version: TypeAlias = Literal['v1', 'v2', 'v3_exact', 'v3_centred', 'v3_regression', 'v3_linear']
-VERSIONS: tuple[Version, ...] = get_args(Version)
-
 NAMES = {
     'v1': 'v1 features',
     'v2': 'v2 horizons',
@@ -57,6 +54,7 @@ NAMES = {
     'v3_regression': 'v3 fitted',
     'v3_linear': 'v3 linear',
 }
+VERSIONS = tuple(NAMES)
 # The paper's tab:kstar, printed beside ours: tau_z in s to K* and r_eff.
 PAPER = {1.0: (8, 9.3), 2.0: (14, 14.8), 3.0: (8, 10.1), 4.0: (9, 11.4), 5.0: (11, 12.0)}
 
@@ -104,7 +102,7 @@ class Evidence(NamedTuple):
     """None where the question does not arise: v1 and v2 say nothing about lags."""
 
 
-def gather(settings: Settings, search: Search, tau_z_s: float) -> dict[Version, Evidence]:
+def gather(settings: Settings, search: Search, tau_z_s: float) -> dict[str, Evidence]:
     """Return the samples of every version, all from the same windows.
 
     All tau_z share payloads, phases and instants, so that their K* differ by the memory alone.
@@ -123,6 +121,7 @@ def gather(settings: Settings, search: Search, tau_z_s: float) -> dict[Version, 
     )
     linear = replace(memory, v_p_radps=math.inf)
     lags = -np.arange(1, window + 1)
+    future = rank.at_offsets(motion.tokens, instants, -lags)
     qd = np.moveaxis(rank.at_offsets(motion.qd_radps, instants, lags), 1, -1)  # (N, n, W)
     measured = qd + search.velocity_noise_radps * noise.standard_normal(qd.shape)
     z = rank.at_offsets(memory.along(motion.qd_radps), instants, np.array([0]))[:, 0]  # (N, n)
@@ -131,8 +130,9 @@ def gather(settings: Settings, search: Search, tau_z_s: float) -> dict[Version, 
         rank.gradient_samples(m, motion, instants, window) for m in (memory, linear)
     )
     return {
-        'v1': Evidence(rank.feature_samples(motion, instants, window), None),
-        'v2': Evidence(rank.horizon_samples(motion, instants, window), None),
+        # All rows of all windows, (N, W, F); the rows 1..W steps ahead as one stack, (N, 1, W F).
+        'v1': Evidence(rank.at_offsets(motion.tokens, instants, np.arange(1 - window, 1)), None),
+        'v2': Evidence(future.reshape(num, 1, -1), None),
         'v3_exact': Evidence(exact, rank.isotropic_noise),
         'v3_centred': Evidence(exact - exact.mean(axis=0), rank.isotropic_noise),
         'v3_regression': Evidence(fits.gradient, rank.regression_noise(fits.covariance)),
@@ -174,7 +174,7 @@ def search_heads(
 ) -> dict[str, Any]:
     """Return the record of one memory horizon; `advance` is called once per version."""
     gathered = gather(settings, search, tau_z_s)
-    versions: dict[str, dict[str, Any]] = {}
+    versions = {}
     for version in VERSIONS:
         versions[version] = judge(gathered[version], search)
         advance()
@@ -215,18 +215,16 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
     Ours come with the 95 % bootstrap interval. `printed` is K* of v3 exact under the growth signal
     that the paper prints.
     """
-    table = Table(
-        title='Phase 1: heads K* and effective rank, beside the paper',
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    title = 'Phase 1: heads K* and effective rank, beside the paper'
+    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column('tau_z', no_wrap=True)
     for record in records:
         table.add_column(f'{record["tau_z"]:g} s', justify='right', no_wrap=True)
     table.add_row('paper', *(text_of(record['paper']['k_star'], 'g') for record in records))
     for name, text in NAMES.items():
-        table.add_row(text, *(_with_interval(r['versions'][name]) for r in records))
+        found = [r['versions'][name] for r in records]
+        ends = [f'{low}-{high}' for low, high in (v['k_star_interval'] for v in found)]
+        table.add_row(text, *(f'{v["k_star"]} ({e})' for v, e in zip(found, ends, strict=True)))
     exact = [record['versions']['v3_exact'] for record in records]
     table.add_row('v3 exact, printed', *(str(v['k_star_residual_signal']) for v in exact))
     table.add_section()
@@ -237,11 +235,6 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
     console.print(table)
     for line in remarks(records):
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def _with_interval(version: dict[str, Any]) -> str:
-    low, high = version['k_star_interval']
-    return f'{version["k_star"]} ({low}-{high})'
 
 
 def remarks(records: Sequence[dict[str, Any]]) -> list[str]:
@@ -293,14 +286,9 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line as a namespace."""
     parser = command_parser('phase1', __doc__)
     usual = Search()
-    parser.add_argument(
-        '--tau-z',
-        type=positive_number,
-        nargs='+',
-        default=list(PAPER),
-        metavar='S',
-        help='memory horizons in seconds (default: 1 2 3 4 5)',
-    )
+    text = 'memory horizons in seconds (default: 1 2 3 4 5)'
+    horizons: dict[str, Any] = {'type': positive_number, 'nargs': '+', 'default': list(PAPER)}
+    parser.add_argument('--tau-z', metavar='S', help=text, **horizons)
     options: tuple[tuple[str, type, float, str], ...] = (
         ('--windows', int, usual.num_windows, 'N, one per episode'),
         ('--window', int, usual.window, 'W, in control periods'),
@@ -310,12 +298,8 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     for name, kind, default, text in options:
         parser.add_argument(name, type=kind, default=default, help=f'{text} (%(default)s)')
-    parser.add_argument(
-        '--out',
-        type=Path,
-        default=Path('runs/phase1'),
-        help='folder for phase1.json and spectrum.png (default: %(default)s)',
-    )
+    text = 'folder for phase1.json and spectrum.png (default: %(default)s)'
+    parser.add_argument('--out', type=Path, default=Path('runs/phase1'), help=text)
     parser.add_argument('--json', type=Path, metavar='FILE', help='also write the report here')
     return parser.parse_args(arguments)
 
@@ -333,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seed=args.seed,
     )
     report = run(load_settings(), search, args.tau_z, console)
-    for path in (args.out / 'phase1.json', *([args.json] if args.json else [])):
+    for path in filter(None, (args.out / 'phase1.json', args.json)):
         write_json(path, report)
     plot_spectra(args.out / 'spectrum.png', report['records'])
     print_table(report['records'], Console())

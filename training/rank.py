@@ -84,7 +84,7 @@ class PerturbedMemory:
 
     def after(self, memory_nm: Array, qd_radps: Array) -> Array:
         """Return z after one period of constant velocity, N m, shape (...)."""
-        decay, settled = self._step(qd_radps)
+        _, decay, settled = self._step(qd_radps)
         return settled + (memory_nm - settled) * decay
 
     def along(self, qd_radps: Array) -> Array:
@@ -100,27 +100,20 @@ class PerturbedMemory:
     def history_gradient(self, qd_radps: Array, memory_nm: Array) -> Array:
         """Return dz(t) / dqd(t - l dt), N m s / rad, lags last, shape (..., W).
 
-        Args:
-            qd_radps: Velocities at lags 1..W, the most recent first, shape (..., W).
-            memory_nm: z at the same instants, shape (..., W).
+        Velocities and z are those at lags 1..W, the most recent first, shape (..., W).
         """
-        decay, settled = self._step(qd_radps)
+        fade, decay, settled = self._step(qd_radps)
         later = np.cumprod(decay, axis=-1) / decay  # the steps between lag l and now
-        return later * self._own_step(qd_radps, memory_nm, decay, settled)
-
-    def _own_step(self, qd: Array, memory: Array, decay: Array, settled: Array) -> Array:
-        """Return dz+/dqd = s' (1 - a) + (z - s) a'."""
-        fade = 1.0 + np.abs(qd) / self.v_p_radps
         d_settled = self.gain_nmprad * self.tau_z_s / fade**2
-        d_decay = -decay * np.sign(qd) * self.dt_s / (self.v_p_radps * self.tau_z_s)
-        gradient: Array = d_settled * (1.0 - decay) + (memory - settled) * d_decay
-        return gradient
+        d_decay = -decay * np.sign(qd_radps) * self.dt_s / (self.v_p_radps * self.tau_z_s)
+        own: Array = d_settled * (1.0 - decay) + (memory_nm - settled) * d_decay  # dz+/dqd
+        return later * own
 
-    def _step(self, qd: Array) -> tuple[Array, Array]:
-        """Return a and s."""
+    def _step(self, qd: Array) -> tuple[Array, Array, Array]:
+        """Return 1 + |qd| / v_p, a and s."""
         fade = 1.0 + np.abs(qd) / self.v_p_radps
         decay: Array = np.exp(-fade * self.dt_s / self.tau_z_s)
-        return decay, self.gain_nmprad * self.tau_z_s * qd / fade
+        return fade, decay, self.gain_nmprad * self.tau_z_s * qd / fade
 
 
 class Regression(NamedTuple):
@@ -178,17 +171,6 @@ def at_offsets(series: Array, instants: NDArray[np.int64], offsets: NDArray[np.i
     return picked
 
 
-def feature_samples(trajectories: Trajectories, instants: NDArray[np.int64], window: int) -> Array:
-    """Return v1: the observation features of every row of every window, shape (N, W, F)."""
-    return at_offsets(trajectories.tokens, instants, np.arange(1 - window, 1))
-
-
-def horizon_samples(trajectories: Trajectories, instants: NDArray[np.int64], window: int) -> Array:
-    """Return v2: the observations 1..W steps ahead as one stack, shape (N, 1, W F)."""
-    future = at_offsets(trajectories.tokens, instants, np.arange(1, window + 1))
-    return future.reshape(len(future), 1, -1)
-
-
 def gradient_samples(
     memory: PerturbedMemory, trajectories: Trajectories, instants: NDArray[np.int64], window: int
 ) -> Array:
@@ -204,11 +186,7 @@ def fit_gradients(qd_radps: Array, memory_nm: Array) -> Regression:
 
     Per joint, windows are sorted by their mean velocity, on which the gradient depends most, and
     cut into groups of ROWS_PER_UNKNOWN (W + 1) or more. Each group gets least squares with an
-    intercept.
-
-    Args:
-        qd_radps: Measured velocities, shape (N, n, W).
-        memory_nm: The memory at the end of each window, shape (N, n).
+    intercept. Measured velocities have shape (N, n, W), z at the end of each window (N, n).
     """
     num, num_joints, window = qd_radps.shape
     num_groups = num // rows_per_fit(window)
@@ -306,7 +284,9 @@ def count_heads(operator: Array, thresholds: Thresholds, signal: Signal = 'retai
     the same when proposed again. K thus only rises, by at most d - 1, or falls from 1 to 0 once.
     """
     values, directions = spectrum(operator)
-    would_be_pruned = _contributions(values) < thresholds.gamma_prune
+    # u_k^T A u_k / ||A||_F = lambda_k / ||A||_F of each direction, (d,)
+    scaled: Array = values / values[0] if values[0] > 0.0 else values
+    would_be_pruned = scaled / (np.linalg.norm(scaled) or 1.0) < thresholds.gamma_prune
     k, gate, unchanged, num_iterations = 1, 0.0, 0, 0
     growth = [_growth(values, k, signal)]
     while unchanged < thresholds.num_stable:
@@ -331,15 +311,6 @@ def _growth(values: Array, k: int, signal: Signal) -> float:
     return participation_ratio(values[: k + 1]) - participation_ratio(values[:k])
 
 
-def _contributions(values: Array) -> Array:
-    """Return u_k^T A u_k / ||A||_F = lambda_k / ||A||_F of each direction, shape (d,)."""
-    largest = float(values[0])
-    if largest == 0.0:
-        return values
-    scaled: Array = values / largest
-    return scaled / np.linalg.norm(scaled)
-
-
 def bootstrap_k_star(
     samples: Array, thresholds: Thresholds, num_draws: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
@@ -357,10 +328,9 @@ def isotropic_noise(samples: Array, basis: Array, rng: np.random.Generator) -> A
 
 
 def regression_noise(covariance: Array) -> NullDraw:
-    """Return draws of what least squares finds where the memory is noise, of its own covariance.
+    """Return draws of what least squares finds where the memory is noise.
 
-    Args:
-        covariance: sigma^2 (X^T X)^-1 of every fit, shape (S, m, d, d).
+    Its covariance, sigma^2 (X^T X)^-1 of every fit, has the shape (S, m, d, d).
     """
     factor = np.linalg.cholesky(covariance)
 
@@ -385,14 +355,9 @@ def count_above_noise(
     than K* means that noise, not memory, sets the rank.
     """
     for k, value in enumerate(heads.eigenvalues):
-        basis = _complement(heads.directions[:k])
+        # Orthonormal, of what is orthogonal to the directions so far, (d, d - k).
+        basis = np.linalg.qr(heads.directions[:k].T, mode='complete').Q[:, k:]
         noise = [spectrum(operator_of(draw(samples, basis, rng)))[0][0] for _ in range(num_draws)]
         if value <= np.quantile(noise, 0.95):
             return k
     return heads.k_star
-
-
-def _complement(directions: Array) -> Array:
-    """Return an orthonormal basis of what is orthogonal to (k, d) directions, shape (d, d - k)."""
-    full, _ = np.linalg.qr(directions.T, mode='complete')
-    return full[:, len(directions) :]

@@ -39,22 +39,11 @@ from rich.console import Console
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
-from training import paper_numbers
+from training import records
 from training.commands import command_parser, refusing
+from training.judge import presentation
 from training.judge.analysis import cells_of, comparison_facts, facts_of, Report, report_of
-from training.judge.presentation import (
-    ablation_figure,
-    comparison_rows,
-    forest_figure,
-    main_rows,
-    markdown_table,
-    payload_figure,
-    save_figure,
-    seeds_figure,
-    terminal_table,
-    write_csv,
-)
-from training.records import BASELINE, FAILURES, load_runs, protocol_of, Run
+from training.records import BASELINE, FAILURES, load_runs, PAPER_TABLE, PAPER_TESTS, Run
 
 WIDTH = 140
 """Columns of the widest table: a number is never cut short."""
@@ -87,8 +76,8 @@ def analyse_as_paper(runs: Sequence[Run], alpha: float) -> Report:
     Every other run has its row below, and takes part in none of the five comparisons.
     """
     cells = cells_of(runs)
-    rows = list(dict.fromkeys([*paper_numbers.MAIN, *cells]))
-    return report_of(rows, cells, list(paper_numbers.COMPARISONS), alpha)
+    rows = list(dict.fromkeys([*PAPER_TABLE, *cells]))
+    return report_of(rows, cells, list(PAPER_TESTS), alpha)
 
 
 def run_facts(report: Report) -> list[dict[str, Any]]:
@@ -127,20 +116,30 @@ def write_report(report: Report, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f'--out {out}: {error.strerror}; name a folder to write to') from error
-    tables = [markdown_table(rows) for rows in (main_rows(report), comparison_rows(report))]
+    tables = [
+        presentation.markdown_table(rows)
+        for rows in (presentation.main_rows(report), presentation.comparison_rows(report))
+    ]
     notes = ''.join(f'- {note}\n' for note in notes_of(report))
     text = '\n'.join(part for part in (*tables, notes) if part)
     (out / 'main.md').write_text(text, encoding='utf-8')
     cells = [facts_of(report, row) for row in report.rows]
     comparisons = comparison_facts(report)
-    write_csv(out / 'main.csv', cells)
-    write_csv(out / 'comparisons.csv', comparisons)
-    write_csv(out / 'runs.csv', run_facts(report))
-    for draw in (forest_figure, payload_figure, ablation_figure, seeds_figure):
-        save_figure(draw, report, out / f'{draw.__name__.removesuffix("_figure")}.png')
+    presentation.write_csv(out / 'main.csv', cells)
+    presentation.write_csv(out / 'comparisons.csv', comparisons)
+    presentation.write_csv(out / 'runs.csv', run_facts(report))
+    for draw in (
+        presentation.forest_figure,
+        presentation.payload_figure,
+        presentation.ablation_figure,
+        presentation.seeds_figure,
+    ):
+        presentation.save_figure(
+            draw, report, out / f'{draw.__name__.removesuffix("_figure")}.png'
+        )
     verdict = {
         'alpha': report.alpha,
-        'protocol': protocol_of(report.runs[0]),
+        'protocol': records.protocol_of(report.runs[0]),
         'cells': cells,
         'comparisons': comparisons,
         'runs': run_facts(report),
@@ -174,9 +173,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = analyse(runs, args.reference, args.alpha)
     write_report(report, args.out)
     wide = Console(width=max(Console().width, WIDTH))
-    wide.print(terminal_table('Change of tracking RMSE over seeds', main_rows(report)))
+    wide.print(
+        presentation.terminal_table(
+            'Change of tracking RMSE over seeds', presentation.main_rows(report)
+        )
+    )
     if report.comparisons:
-        wide.print(terminal_table('Comparisons', comparison_rows(report)))
+        wide.print(
+            presentation.terminal_table('Comparisons', presentation.comparison_rows(report))
+        )
     for note in notes_of(report):
         console.print(note, highlight=False, markup=False)
     console.print(f'tables, figures and verdict.json in {args.out}', highlight=False)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Train and evaluate every run of a study, several side by side.
+"""Train and evaluate every run of a study, a file of config/studies/, several side by side.
 
     python -m training.sweep config/studies/smoke.yaml --jobs 2
 
@@ -21,9 +21,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 import ctypes
-from dataclasses import fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 import fcntl
 from importlib import import_module
+from itertools import product
+import math
 import os
 from pathlib import Path
 import shlex
@@ -39,15 +41,25 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from metactl_ros.config import require_positive, shown
 from metactl_ros.errors import ConfigError, MissingDependency
 from metactl_ros.files import write_json
-from metactl_ros.settings import load_file
+from metactl_ros.settings import load_file, PlantName
 from training.commands import command_parser, positive_count, refusing
-from training.judge.study import expand, Study
 from training.learn.judgements import read_judgements
-from training.learn.run import read_run, RunConfig, RunError
+from training.learn.networks import Model, NetworkConfig
+from training.learn.run import (
+    choose_device,
+    load_presets,
+    read_run,
+    RunConfig,
+    RunError,
+    with_difference,
+)
 from training.records import load_runs, Run
 
+MOST_RUNS = 10_000
+"""Of a study: a year on a machine of some tens of cores."""
 ROOT = Path(__file__).resolve().parents[1]
 # One thread: small matrices only lose by more. Wide: the reason of a failure stays on one line.
 # Unbuffered: and that line stays the last one.
@@ -63,6 +75,83 @@ PR_SET_PDEATHSIG = 1  # of prctl(2)
 LIBC = ctypes.CDLL(None)
 
 State: TypeAlias = Literal['running', 'failed', 'stopped', 'queued', 'done']
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """Heads K and window W of a network."""
+
+    heads: int
+    window: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Product:
+    """Every combination of one entry from each list; tau_z in s."""
+
+    presets: tuple[str, ...]
+    models: tuple[Model, ...]
+    sizes: tuple[Size, ...]
+    tau_z: tuple[float, ...]
+    seeds: tuple[int, ...]
+    differences: tuple[str, ...] = ()
+    """Names of config/differences.yaml, one for each run; without any, nothing is changed."""
+
+    def __post_init__(self) -> None:
+        needed = [field.name for field in fields(self) if field.name != 'differences']
+        empty = [name for name in needed if not getattr(self, name)]
+        if empty:
+            raise ConfigError(f'{", ".join(empty)}: empty; list at least one entry.')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """A file of config/studies/: the plant is that of training and of evaluation."""
+
+    plant: PlantName
+    steps: int
+    rollouts: int
+    """Of the evaluation, per payload."""
+    products: tuple[Product, ...]
+
+    def __post_init__(self) -> None:
+        require_positive('Study', steps=self.steps, rollouts=self.rollouts)
+        if not self.products:
+            raise ConfigError('products: empty; list at least one.')
+
+
+def expand(study: Study) -> list[RunConfig]:
+    """Return the runs of a study in its order, or refuse it as a whole."""
+    presets, device = load_presets(), choose_device('auto')
+    known = [field.name for field in fields(presets)]
+    runs: dict[str, RunConfig] = {}
+    blocks = [
+        (b.presets, b.models, b.sizes, b.tau_z, b.differences or (None,), b.seeds)
+        for b in study.products
+    ]
+    count = sum(math.prod(map(len, lists)) for lists in blocks)
+    if count > MOST_RUNS:
+        raise ConfigError(f'products: expected at most {MOST_RUNS} runs, found {count}.')
+    for lists in blocks:
+        for preset, model, size, tau_z, difference, seed in product(*lists):
+            if preset not in known:
+                raise ConfigError(f'presets: expected one of {known}, found {shown(preset)}.')
+            NetworkConfig(model=model, **asdict(size))
+            run = RunConfig(
+                preset=preset,
+                model=model,
+                **asdict(size),
+                tau_z=tau_z,
+                seed=seed,
+                steps=study.steps,
+                plant=study.plant,
+                device=device,
+                hyper=with_difference(getattr(presets, preset), difference),
+                difference=difference,
+            )
+            if runs.setdefault(run.name, run) is not run:
+                raise ConfigError(f'{run.name}: the study asks for it twice; remove one.')
+    return list(runs.values())
 
 
 class Status(NamedTuple):
@@ -115,7 +204,8 @@ def run_one(run: RunConfig, out: Path, rollouts: int) -> Status:
         return Status('done', run.steps, found.record['delta_percent'])
     if code == 3 or stop.exists():  # 3 is a checkpoint on request
         return Status('stopped', *progress_of(folder))
-    said = [f'killed by signal {-code}'] if code < 0 else tail_of(folder).split('\n')
+    log_text = (folder / 'log.txt').read_text(encoding='utf-8', errors='replace')
+    said = [f'killed by signal {-code}'] if code < 0 else log_text.split('\n')
     return Status('failed', *progress_of(folder), reason=[s for s in said if s.strip()][-1])
 
 
@@ -161,7 +251,8 @@ def call(arguments: Sequence[str], log: TextIO, stop: Path) -> int:
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # Ctrl-C reaches the sweep alone
-        preexec_fn=_end_with_sweep,
+        # The kernel sends it SIGTERM when the sweep ends, even by SIGKILL.
+        preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM)),
     ) as child:
         try:
             while child.poll() is None and not stop.exists():
@@ -171,11 +262,6 @@ def call(arguments: Sequence[str], log: TextIO, stop: Path) -> int:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGTERM)
     return child.returncode
-
-
-def _end_with_sweep() -> None:
-    """Let the kernel send SIGTERM to this process when its sweep ends, even by SIGKILL."""
-    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def num_steps_saved(folder: Path) -> int:
@@ -190,14 +276,6 @@ def progress_of(folder: Path) -> tuple[int, float | None]:
         judged = read_judgements(folder)
     steps, delta = (judged[-1]['step'], judged[-1]['delta_percent']) if judged else (0, None)
     return max(steps, num_steps_saved(folder)), delta
-
-
-def tail_of(folder: Path) -> str:
-    """Return the last 20 kB of the log of a run, nothing before it has one."""
-    with suppress(FileNotFoundError), (folder / 'log.txt').open('rb') as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - 20_000))
-        return log.read().decode(errors='replace')
-    return ''
 
 
 @contextmanager

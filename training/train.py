@@ -21,14 +21,7 @@ from typing import Any, get_args
 
 import numpy as np
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from stable_baselines3.common.callbacks import BaseCallback
 import torch
 
@@ -37,7 +30,7 @@ from metactl_ros.metrics import delta_percent
 from metactl_ros.settings import load_settings, PlantName, Settings
 from metactl_ros.signals import Policy
 from metactl_ros.sim.task import draw_evaluation
-from training.commands import command_parser, refusing
+from training.commands import command_parser, progress_bar, refusing
 from training.judge.rollouts import Conditions, evaluate_controller
 from training.learn.checkpoint import load_checkpoint, network_policy, save_checkpoint, save_result
 from training.learn.env import with_window
@@ -89,8 +82,7 @@ class Watch(BaseCallback):
         self._bar = progress.add_task('training', total=run.steps, delta='   -  ')
         self._began_at = self._saved_at = time.monotonic()
         self._baseline: float | None = None
-        self.must_stop = False
-        self._may_stop = False
+        self.must_stop = self._may_stop = False
 
     def stop(self, _signal: int, _frame: FrameType | None) -> None:
         """Ask for an end after this step."""
@@ -181,24 +173,18 @@ def train(
         begin_run(folder, settings, run)
         model = make_model(settings, run, make_env(settings, run), folder / 'tensorboard')
     columns = (
-        TextColumn('{task.description}'),
-        BarColumn(),
-        MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn('delta {task.fields[delta]}'),
     )
-    with Progress(*columns, console=console) as progress:
+    with progress_bar(console, *columns) as progress:
         judgements = Judgements(folder, model.num_timesteps)
         watch = Watch(folder, settings, run, progress, judgements)
-        before = {
-            name: signal.signal(name, watch.stop) for name in (signal.SIGTERM, signal.SIGINT)
-        }
+        signals = (signal.SIGTERM, signal.SIGINT)
+        before = {name: signal.signal(name, watch.stop) for name in signals}
         try:
             left = run.steps - model.num_timesteps
-            model.learn(
-                left, callback=watch, reset_num_timesteps=False, tb_log_name='sac', log_interval=4
-            )
+            model.learn(left, watch, 4, tb_log_name='sac', reset_num_timesteps=False)
             if not watch.must_stop:
                 watch.judge()
                 watch.save()
@@ -225,10 +211,9 @@ def parse_args(arguments: Sequence[str] | None, presets: Presets) -> argparse.Na
     text += 'preset `observer` (%(default)s)'
     add('--controller', choices=('policy', 'meta_observer'), default='policy', help=text)
     add('--plant', choices=get_args(PlantName), default='bullet')
-    text = 'keep beta at 0, to see what it buys'
-    add('--without-lagrangian', action='store_true', help=text)
-    text = 'change one setting: a name of differences.yaml'
-    add('--difference', metavar='NAME', help=text)
+    off = 'keep beta at 0, to see what it buys'
+    add('--without-lagrangian', action='store_true', help=off)
+    add('--difference', metavar='NAME', help='change one setting: a name of differences.yaml')
     add('--device', choices=('auto', 'cpu', 'cuda'), default='auto')
     add('--out', type=Path, help='run directory (default: runs/train/...)')
     add('--resume', type=Path, metavar='RUN', help='go on with a run')

@@ -9,10 +9,9 @@ from scipy import stats as scipy_stats
 from support.made_records import record
 
 from metactl_ros.errors import ConfigError
-from training import paper_numbers
 from training.judge import analysis
 from training.judge.analysis import Cell, compare
-from training.records import run_from, Sample
+from training.records import INCRT, PAPER_TABLE, PAPER_TESTS, run_from, Sample, TRANSFORMER, TUNED
 
 
 def cell(deltas, **changes):
@@ -104,17 +103,17 @@ def test_three_seeds_a_side_cannot_show_anything():
 # The tests, effect sizes and intervals
 
 INCRT, TRANSFORMER, TUNED = (
-    {place.tau_z_s: paper_numbers.MAIN[place].delta for place in places.values()}
-    for places in (paper_numbers.INCRT, paper_numbers.TRANSFORMER, paper_numbers.TUNED)
+    {place.tau_z_s: PAPER_TABLE[place].delta for place in places.values()}
+    for places in (INCRT, TRANSFORMER, TUNED)
 )
 # Candidate, reference, and d, p_U and p_W as printed.
 PAPER = {
-    f'{one.tau_z_s:g} s, {paper_numbers.MAIN[two].name}': (
-        paper_numbers.MAIN[one].delta,
-        paper_numbers.MAIN[two].delta,
+    f'{one.tau_z_s:g} s, {PAPER_TABLE[two].name}': (
+        PAPER_TABLE[one].delta,
+        PAPER_TABLE[two].delta,
         *printed,
     )
-    for (one, two), printed in paper_numbers.COMPARISONS.items()
+    for (one, two), printed in PAPER_TESTS.items()
 }
 WELCH_OFF_BY_ROUNDING = {'5 s, Transformer': 0.812}
 """Rows whose printed p_W does not follow from the printed mean, s.d. and n: what follows."""

@@ -16,7 +16,6 @@ from support.episodes import start
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_file, make_plant
 from training import evaluate
-from training.judge.study import expand, Study
 from training.learn.run import (
     load_differences,
     load_presets,
@@ -26,7 +25,7 @@ from training.learn.run import (
     with_difference,
 )
 from training.records import leaves
-from training.sweep import train_command
+from training.sweep import expand, Study, train_command
 from training.train import main, mean_rmse, train
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,9 +11,9 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_file
 from training.differences_page import gather, main, page_of, UNCHANGED
-from training.judge.study import expand, Study
 from training.learn.run import load_differences
 from training.records import run_from
+from training.sweep import expand, Study
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = load_file(Study, ROOT / 'config/studies/differences.yaml', '')

@@ -14,7 +14,7 @@ from metactl_ros.settings import shipped_policy
 from training import evaluate
 from training.evaluate import main, parse_args
 from training.judge.rollouts import Rollouts
-from training.paper_numbers import BASELINE_RAD
+from training.records import PAPER_BASELINE_RAD
 
 ROOT = Path(__file__).resolve().parents[2]
 # The first test evaluates both plants: a minute on a quiet machine, several on a busy one.
@@ -52,14 +52,14 @@ def test_the_kept_full_evaluation_is_the_papers_within_3_percent(plant):
     kept = json.loads((ROOT / 'results' / f'baseline_{plant}.json').read_text())
     assert {record['num_rollouts_per_payload'] for record in kept} == {20}
     for record in kept:
-        assert record['rmse'] == pytest.approx(BASELINE_RAD[record['tau_z']], rel=0.03)
+        assert record['rmse'] == pytest.approx(PAPER_BASELINE_RAD[record['tau_z']], rel=0.03)
         assert record['memory_share_percent'] >= 15.0
 
 
 @pytest.mark.parametrize('plant', ['rk4', 'bullet'])
 def test_baseline_rmse_is_the_papers_within_3_percent(records, plant):
     found = {record['tau_z']: record['rmse'] for record in records[1][plant]}
-    expected = {tau_z: BASELINE_RAD[tau_z] for tau_z in found}
+    expected = {tau_z: PAPER_BASELINE_RAD[tau_z] for tau_z in found}
     assert found == pytest.approx(expected, rel=0.03)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from training import grid
 from training.grid import choose, main, PAPER, parse_args, rank, read_phase1, sizes_of, study_of
-from training.judge.study import expand
 from training.records import Run
+from training.sweep import expand
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = json.loads((ROOT / 'results' / 'train_robust_tau2.json').read_text())[0]

@@ -86,10 +86,10 @@ def test_the_kept_fit_for_a_margin_is_what_its_matrix_promises(settings):
     found = lyapunov_fit.certified_by(
         settings, np.array(kept['rho_nm']), np.array(kept['fitted']['p_matrix'])
     )
-    assert found.v_0 == pytest.approx(kept['fitted']['v_0'])
-    assert found.error_radius_rad == pytest.approx(kept['fitted']['error_radius_rad'])
-    assert found.error_radius_rad < 0.009
-    assert found.condition_of_p < 300.0
+    assert found['v_0'] == pytest.approx(kept['fitted']['v_0'])
+    assert found['error_radius_rad'] == pytest.approx(kept['fitted']['error_radius_rad'])
+    assert found['error_radius_rad'] < 0.009
+    assert found['condition_of_p'] < 300.0
 
 
 @pytest.mark.parametrize('rho', [(0.1,), (0.1, 0.1, 0.1), (0.1, 0.0), (0.1, float('nan'))])

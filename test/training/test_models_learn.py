@@ -10,11 +10,11 @@ from support.bundles import small_run
 import torch
 
 from metactl_ros.settings import load_file
-from training.judge.study import expand, Study
 from training.learn.checkpoint import network_policy
 from training.learn.networks import build_policy, Model, NetworkConfig, TRANSFORMER_HEADS
 from training.learn.run import load_presets, make_env, make_model
 from training.learn.shielded_sac import ShieldedSAC
+from training.sweep import expand, Study
 
 NIGHTLY = Path(__file__).resolve().parents[2] / 'config/studies/nightly.yaml'
 LOSSES = ('actor_loss', 'critic_loss', 'ent_coef_loss', 'ent_coef', 'beta', 'distance')

@@ -10,11 +10,10 @@ import pytest
 from support.made_records import COMMIT, judgements, kept_baselines, of_study, ROOT
 
 from metactl_ros.settings import load_file
-from training.judge.presentation import payload_figure
-from training.judge.study import expand, Study
-from training.paper_numbers import ABLATION, INCRT, MAIN
-from training.paper_study import depth_figure, gather, main, ONE_HEAD, page_of, place_of
-from training.records import Place, run_from
+from training.judge.presentation import depth_figure, payload_figure
+from training.paper_study import gather, main, ONE_HEAD, page_of, place_of
+from training.records import ABLATION, INCRT, PAPER_TABLE, Place, run_from
+from training.sweep import expand, Study
 
 STUDY = load_file(Study, ROOT / 'config/studies/paper.yaml', '')
 RUNS = expand(STUDY)
@@ -127,8 +126,8 @@ def test_a_folder_that_is_not_there_is_a_study_of_which_nothing_was_run(tmp_path
     code, out = command(tmp_path / 'nowhere', tmp_path)
     assert code == 0
     table = section(out.read_text(), 'The main table, beside the paper')
-    assert len(lines(table, '| not run | - |')) == len(MAIN)
-    assert len(lines(table, '| not run | -')) == len(MAIN) + 5
+    assert len(lines(table, '| not run | - |')) == len(PAPER_TABLE)
+    assert len(lines(table, '| not run | -')) == len(PAPER_TABLE) + 5
 
 
 def test_the_same_runs_make_the_same_files_to_the_byte(tmp_path):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from support.made_records import cells, COMMIT, kept_baselines, ROOT
 
-from training import paper_numbers
 from training.judge.analysis import comparison_facts
 from training.judge.presentation import (
     ablation_figure,
@@ -18,7 +17,7 @@ from training.judge.presentation import (
     payload_figure,
     seeds_figure,
 )
-from training.records import run_from
+from training.records import PAPER_STEPS, PAPER_TABLE, run_from, TUNED
 from training.report import analyse, analyse_as_paper, main, parse_args
 
 FIGURES = ('forest', 'payload', 'ablation', 'seeds')
@@ -218,12 +217,12 @@ def test_the_reference_may_be_named_by_words_of_its_label(records, baselines):
     ]
 
 
-def of_paper(baselines, steps=paper_numbers.STEPS, leave_out=()):
+def of_paper(baselines, steps=PAPER_STEPS, leave_out=()):
     """Return as many runs as the paper's main table has, around its means, and one of K = 1."""
     records = cells(
         baselines, {2.0: [-50.0]}, model='incrt', heads=1, window=20, steps=steps, commit=COMMIT
     )
-    for place, row in paper_numbers.MAIN.items():
+    for place, row in PAPER_TABLE.items():
         if place not in leave_out:
             deltas = row.delta.mean + row.delta.std * np.linspace(-1.0, 1.0, row.delta.n)
             records += cells(
@@ -245,7 +244,7 @@ def test_one_call_makes_the_papers_table_beside_its_own_numbers(baselines, tmp_p
     assert 'Transformer-tuned' in shown
     table = rows(tmp_path / 'out' / 'main.csv')
     assert [int(r['n']) for r in table] == [10, 10, 5, 5, 5, 10, 10, 5, 1]
-    for found, printed in zip(table, paper_numbers.MAIN.values(), strict=False):
+    for found, printed in zip(table, PAPER_TABLE.values(), strict=False):
         assert found['paper_name'] == printed.name
         assert float(found['delta_mean']) == pytest.approx(float(found['paper_delta_mean']))
     text = (tmp_path / 'out' / 'main.md').read_text()
@@ -264,7 +263,7 @@ def test_one_call_makes_the_papers_table_beside_its_own_numbers(baselines, tmp_p
 
 
 def test_a_row_of_the_paper_that_was_not_run_says_so(baselines):
-    absent = paper_numbers.TUNED[5.0]
+    absent = TUNED[5.0]
     runs = [run_from(r, 'a') for r in of_paper(baselines, leave_out=[absent])]
     report = analyse_as_paper(runs, 0.05)
     by_name = dict(zip(report.rows, main_rows(report), strict=True))

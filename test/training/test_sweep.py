@@ -19,10 +19,9 @@ import yaml
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_file
 from training import sweep
-from training.judge.study import expand, Study
 from training.learn.checkpoint import load_checkpoint
 from training.learn.run import read_run
-from training.sweep import main, progress_of, Status
+from training.sweep import expand, main, progress_of, Status, Study
 from training.train import train
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,22 +14,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import math
-from typing import Any, get_args, Literal, TypeAlias
+from typing import Any, get_args, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import optimize, stats  # type: ignore[import-untyped]
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array
-from training import paper_numbers
+from training import records
 from training.records import (
-    BASELINE,
-    FAILURES,
-    label_of,
-    LabelName,
+    PAPER_TABLE,
+    PAPER_TESTS,
     Place,
     require_one_budget,
-    require_one_making,
     require_one_protocol,
     Run,
     Sample,
@@ -70,11 +67,10 @@ def mann_whitney_less(
     if has_ties:
         is_small = not is_single and math.comb(n + m, n) <= LARGEST_EXACT
         method = stats.PermutationMethod(n_resamples=LARGEST_EXACT) if is_small else 'asymptotic'
-    found = stats.mannwhitneyu(candidate, reference, alternative='less', method=method)
-    p = float(found.pvalue)
+    u, p = map(float, stats.mannwhitneyu(candidate, reference, alternative='less', method=method))
     if has_ties and is_single:  # scipy permutes samples of two or more only
         p = float(np.mean(both <= both[0] if n == 1 else both >= both[-1]))
-    return float(found.statistic), p
+    return u, p
 
 
 def welch_p(candidate: Sample, reference: Sample) -> float | None:
@@ -176,7 +172,7 @@ class Cell:
     def __post_init__(self) -> None:
         require_one_protocol(self.runs)
         require_one_budget(self.runs)
-        require_one_making(self.runs)
+        records.require_one_making(self.runs)
         sources: dict[int, str] = {}
         for record, source in self.runs:
             if record['seed'] in sources:
@@ -215,15 +211,11 @@ def cells_of(runs: Sequence[Run]) -> dict[Place, Cell]:
     cells: dict[Place, list[Run]] = {}
     for run in sorted(runs, key=lambda run: int(run.record['seed'])):
         cells.setdefault(run.place, []).append(run)
-    return {place: Cell(tuple(cells[place])) for place in sorted(cells, key=_order)}
+    order = sorted(cells, key=lambda p: (p.tau_z_s, p.architecture, p.heads or 0, p.window or 0))
+    return {place: Cell(tuple(cells[place])) for place in order}
 
 
-def _order(place: Place) -> tuple[float, str, int, int]:
-    return place.tau_z_s, place.architecture, place.heads or 0, place.window or 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A candidate against a reference at one tau_z; a negative d favours the candidate."""
 
     d: float | None
@@ -248,28 +240,18 @@ def compare(pairs: Sequence[tuple[Cell, Cell]], significance: float = 0.05) -> l
             )
     tests = [mann_whitney_less(a.deltas, b.deltas) for a, b in pairs]
     adjusted = holm([p for _, p in tests])
-    return [
-        _comparison(a, b, u, p, p_holm, significance)
-        for (a, b), (u, p), p_holm in zip(pairs, tests, adjusted, strict=True)
-    ]
-
-
-def _comparison(a: Cell, b: Cell, u: float, p: float, p_holm: float, alpha: float) -> Comparison:
-    n, m = len(a.runs), len(b.runs)
-    d = p_w = None
-    if a.sample and b.sample:
-        d, p_w = cohens_d(a.sample, b.sample), welch_p(a.sample, b.sample)
-    verdict: Verdict = 'better' if p_holm < alpha else 'not shown'
-    return Comparison(
-        d=d,
-        d_interval=None if d is None else cohens_d_interval(d, n, m),
-        u=u,
-        p_u=p,
-        p_u_holm=p_holm,
-        p_w=p_w,
+    found = []
+    for (a, b), (u, p), p_holm in zip(pairs, tests, adjusted, strict=True):
+        n, m, d, p_w = len(a.runs), len(b.runs), None, None
+        if a.sample and b.sample:
+            d, p_w = cohens_d(a.sample, b.sample), welch_p(a.sample, b.sample)
+        d_interval = None if d is None else cohens_d_interval(d, n, m)
+        verdict: Verdict = 'better' if p_holm < significance else 'not shown'
         # Even if every candidate beat every reference, p would be 1 / (n + m choose n).
-        verdict=verdict if math.comb(n + m, n) * alpha > 1.0 else 'too few seeds',
-    )
+        if math.comb(n + m, n) * significance <= 1.0:
+            verdict = 'too few seeds'
+        found.append(Comparison(d, d_interval, u, p, p_holm, p_w, verdict))
+    return found
 
 
 Comparisons: TypeAlias = Mapping[tuple[Place, Place], Comparison | None]
@@ -293,18 +275,20 @@ class Report:
 
     def baseline(self, tau_z_s: float) -> Cell | None:
         """Return the fixed-gain controller at a horizon, if it was given."""
-        return self.cells.get(Place(tau_z_s, BASELINE))
+        return self.cells.get(Place(tau_z_s, records.BASELINE))
 
-    def label(self, run: Run) -> tuple[LabelName, str]:
+    def label(self, run: Run) -> tuple[records.LabelName, str]:
         """Return label and reason of a run, beside the baseline of its tau_z."""
         baseline = self.baseline(run.place.tau_z_s)
-        return label_of(run, baseline.runs[0].record['rmse_by_payload'] if baseline else ())
+        return records.label_of(
+            run, baseline.runs[0].record['rmse_by_payload'] if baseline else ()
+        )
 
-    def printed(self, row: Place) -> paper_numbers.Row | None:
+    def printed(self, row: Place) -> records.PaperRow | None:
         """Return what the paper has for a row, unless it was run with another budget."""
-        if row not in self.cells:
-            return paper_numbers.MAIN.get(row)
-        return paper_numbers.printed_beside(row, self.cells[row].runs[0].record)
+        cell = self.cells.get(row)
+        is_alike = cell is None or cell.runs[0].record.get('steps') == records.PAPER_STEPS
+        return PAPER_TABLE.get(row) if is_alike else None
 
 
 def report_of(
@@ -350,8 +334,8 @@ def facts_of(report: Report, row: Place) -> dict[str, Any]:
         'delta_median': median if math.isfinite(median) else None,
         **_ends('delta_t', t_interval(sample) if sample else None),
         **_ends('delta_bootstrap', bootstrap_interval(cell.deltas) if cell and sample else None),
-        'num_failures': sum(labels[name] for name in FAILURES),
-        **{f'num_{name.replace("-", "_")}': labels[name] for name in get_args(LabelName)},
+        'num_failures': sum(labels[name] for name in records.FAILURES),
+        **{f'num_{name.replace("-", "_")}': labels[name] for name in get_args(records.LabelName)},
         'commit': runs[0].record.get('commit') if runs else None,
         'paper_name': printed.name if printed else None,
         'paper_n': printed.delta.n if printed else None,
@@ -368,11 +352,10 @@ def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
 
 def comparison_facts(report: Report) -> list[dict[str, Any]]:
     """Return the numbers of every comparison, and the paper's for the same one."""
-    names = ('u', 'p_u', 'p_u_holm', 'p_w')
     rows = []
     for (one, two), found in report.comparisons.items():
         has_both = report.printed(one) and report.printed(two)
-        printed = paper_numbers.COMPARISONS.get((one, two)) if has_both else None
+        printed = PAPER_TESTS.get((one, two)) if has_both else None
         rows.append(
             {
                 'tau_z': one.tau_z_s,
@@ -380,9 +363,8 @@ def comparison_facts(report: Report) -> list[dict[str, Any]]:
                 'reference': two.label,
                 'd': found.d if found else None,
                 **_ends('d', found.d_interval if found else None),
-                **{name: getattr(found, name, None) for name in names},
-                'verdict': found.verdict if found else None,
-                **{f'paper_{name}': getattr(printed, name, None) for name in ('d', 'p_u', 'p_w')},
+                **{n: getattr(found, n, None) for n in ('u', 'p_u', 'p_u_holm', 'p_w', 'verdict')},
+                **{f'paper_{n}': getattr(printed, n, None) for n in ('d', 'p_u', 'p_w')},
             }
         )
     return rows

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import csv
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import matplotlib
 import numpy as np
@@ -21,67 +21,63 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from training import records
 from training.commands import text_of
 from training.judge.analysis import comparison_facts, facts_of, Report, t_interval
-from training.paper_numbers import (
+from training.records import (
     ABLATION,
-    ABLATION_DIVERGED,
-    ABLATION_SEED,
+    BASELINE,
     DEPTHS,
-    in_thousands,
     INCRT,
-    MAIN,
+    LabelName,
+    PAPER_TABLE,
+    Place,
     WINDOWS,
 )
-from training.records import BASELINE, LabelName, Place
 
 NOT_RUN = 'not run'
 
 
 def main_rows(report: Report) -> list[dict[str, str]]:
     """Return the main table by heading; the paper's columns only if it has one of the rows."""
-    facts = [facts_of(report, row) for row in report.rows]
-    has_printed = any(row['paper_n'] is not None for row in facts)
-    return [_main_text(row) | (_printed_text(row) if has_printed else {}) for row in facts]
+    rows = [_main_row(facts_of(report, row)) for row in report.rows]
+    has_printed = any(report.printed(row) for row in report.rows)
+    return [own | (paper if has_printed else {}) for own, paper in rows]
 
 
-def _main_text(facts: Mapping[str, Any]) -> dict[str, str]:
+def _main_row(facts: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the columns of a row: ours, and the paper's."""
     was_run = facts['n'] > 0
     delta = text_of(facts['delta_mean'], '.2f', 'no mean') if was_run else NOT_RUN
-    parameters = facts['num_parameters']
+    parameters, printed = facts['num_parameters'], facts['paper_thousand_parameters']
+    paper_delta = text_of(facts['paper_delta_mean'], '.2f')
     return {
         'tau_z': f'{facts["tau_z"]:g} s',
         'architecture': facts['architecture'],
         'K': text_of(facts['heads'], 'g'),
         'W': text_of(facts['window'], 'g'),
         'n': str(facts['n']),
-        'params': in_thousands(parameters) if parameters else '-',
+        'params': f'{parameters / 1000.0:.0f}k' if parameters else '-',
         'delta %': with_spread(delta, facts['delta_std']),
         'failures': f'{facts["num_failures"]}/{facts["n"]}' if was_run else '-',
-    }
-
-
-def _printed_text(facts: Mapping[str, Any]) -> dict[str, str]:
-    parameters = facts['paper_thousand_parameters']
-    delta = text_of(facts['paper_delta_mean'], '.2f')
-    return {
+    }, {
         'in the paper': facts['paper_name'] or '-',
         'paper n': text_of(facts['paper_n'], 'd'),
-        'paper params': '-' if parameters is None else in_thousands(1000.0 * parameters),
-        'paper delta %': with_spread(delta, facts['paper_delta_std']),
+        'paper params': '-' if printed is None else f'{printed}k',
+        'paper delta %': with_spread(paper_delta, facts['paper_delta_std']),
     }
 
 
 def comparison_rows(report: Report) -> list[dict[str, str]]:
     """Return the comparisons by heading; the paper's columns only if it has one of them."""
-    facts = comparison_facts(report)
-    has_printed = any(row['paper_d'] is not None for row in facts)
-    return [_tests_text(row) | (_printed_tests(row) if has_printed else {}) for row in facts]
+    rows = comparison_facts(report)
+    has_printed = any(row['paper_d'] is not None for row in rows)
+    return [_comparison_row(row, has_printed=has_printed) for row in rows]
 
 
-def _tests_text(facts: Mapping[str, Any]) -> dict[str, str]:
+def _comparison_row(facts: Mapping[str, Any], *, has_printed: bool) -> dict[str, str]:
     ends = [facts['d_low'], facts['d_high']]
-    return {
+    row = {
         'tau_z': f'{facts["tau_z"]:g} s',
         'candidate': facts['candidate'],
         'reference': facts['reference'],
@@ -92,14 +88,8 @@ def _tests_text(facts: Mapping[str, Any]) -> dict[str, str]:
         'p_W': probability(facts['p_w']),
         'verdict': facts['verdict'] or NOT_RUN,
     }
-
-
-def _printed_tests(facts: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        'paper d': text_of(facts['paper_d'], '.2f'),
-        'paper p_U': text_of(facts['paper_p_u'], '.3f'),
-        'paper p_W': text_of(facts['paper_p_w'], '.3f'),
-    }
+    printed = (('d', '.2f'), ('p_U', '.3f'), ('p_W', '.3f')) if has_printed else ()
+    return row | {f'paper {n}': text_of(facts[f'paper_{n.lower()}'], form) for n, form in printed}
 
 
 def probability(value: float | None) -> str:
@@ -141,12 +131,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-MARKERS: dict[LabelName, str] = {
-    'healthy': 'o',
-    'weak': 'v',
-    'payload-invariant': 'D',
-    'diverged': 'X',
-}
+MARKERS: dict[LabelName, str] = dict(zip(get_args(LabelName), 'ovDX', strict=True))
 DELTA = 'change of tracking RMSE against fixed gains [%]'
 COLOURS = tuple(f'C{number}' for number in (0, 1, 2, 3, 4, 5, 6, 8, 9))
 """All of matplotlib's but its grey, which is the paper's."""
@@ -157,6 +142,7 @@ HEAT_LIMIT_PERCENT = 100.0
 def forest_figure(report: Report) -> Figure:
     """Draw the mean delta of every row with its 95 % intervals, the paper's below it."""
     figure, axis = pyplot.subplots(figsize=(8, 1.8 + 0.42 * len(report.rows)))
+    has_printed = False
     for place, row in enumerate(report.rows):
         facts, printed, colour = facts_of(report, row), report.printed(row), _colour(report, row)
         if facts['delta_mean'] is None:
@@ -169,13 +155,12 @@ def forest_figure(report: Report) -> Figure:
             if ends[0] is not None:
                 axis.plot(ends, [place, place], color=colour, linewidth=width, alpha=0.7)
         if printed:
-            below = place + 0.3
+            has_printed, below = True, place + 0.3
             axis.plot(t_interval(printed.delta), [below, below], color='grey', linewidth=1.0)
             axis.plot(printed.delta.mean, below, 'D', color='grey', markersize=4)
     axis.set_yticks(range(len(report.rows)), _ticks(report), fontsize='small')
     axis.set_ylim(len(report.rows) - 0.4, -0.6)
     axis.axvline(0.0, color='black', linestyle='--', linewidth=0.8)
-    has_printed = any(report.printed(row) for row in report.rows)
     axis.set_xlabel(f'{DELTA}{"; grey: the paper" if has_printed else ""}')
     return figure
 
@@ -248,14 +233,7 @@ def draw_heatmap(
     columns: Sequence[str],
     values: dict[tuple[int, int], tuple[float | None, str]],
 ) -> None:
-    """Draw delta over two names, green where it is better than fixed gains, red where worse.
-
-    Args:
-        axis: where to draw.
-        lines: names from top to bottom.
-        columns: names from left to right.
-        values: delta in percent and its text, by line and column.
-    """
+    """Draw delta, %, and its text by line and column: green if better than fixed gains, or red."""
     shades = np.full((len(lines), len(columns)), np.nan)
     for (line, column), (value, text) in values.items():
         shades[line, column] = np.nan if value is None else value
@@ -305,40 +283,39 @@ def depth_figure(report: Report) -> Figure:
         for place in own:
             at = (list(DEPTHS).index(place.architecture), WINDOWS.index(place.window or 0))
             ours[at] = _ours(report, place)
-            mark = '†' if place in ABLATION_DIVERGED else ''
+            mark = '†' if place in records.ABLATION_DIVERGED else ''
             printed[at] = (ABLATION[place], text_of(ABLATION[place], '+.1f', 'none') + mark)
-        heads = INCRT[tau_z_s].heads
-        for row, (whose, values) in enumerate((('here', ours), ('paper', printed))):
-            names = [f'W = {window}' for window in WINDOWS]
-            draw_heatmap(axes[row][column], list(DEPTHS.values()), names, values)
-            title = f'{whose}: tau_z = {tau_z_s:g} s, K = {heads}, delta [%], † diverged'
-            axes[row][column].set_title(title, fontsize='small')
+        names, what = [f'W = {window}' for window in WINDOWS], f'K = {INCRT[tau_z_s].heads}, delta'
+        for axis, whose, values in zip(
+            axes[:, column], ('here', 'paper'), (ours, printed), strict=True
+        ):
+            draw_heatmap(axis, list(DEPTHS.values()), names, values)
+            title = f'{whose}: tau_z = {tau_z_s:g} s, {what} [%], † diverged'
+            axis.set_title(title, fontsize='small')
     return figure
 
 
 def _ours(report: Report, place: Place) -> tuple[float | None, str]:
-    runs = report.cells[place].runs if place in report.cells else ()
-    run = next((run for run in runs if run.record['seed'] == ABLATION_SEED), None)
-    if run is None:
-        return None, NOT_RUN
-    mark = '†' if report.label(run)[0] == 'diverged' else ''
-    delta = run.record['delta_percent']
-    return delta, text_of(delta, '+.1f', 'no RMSE') + mark
+    for run in report.cells[place].runs if place in report.cells else ():
+        if run.record['seed'] == records.ABLATION_SEED:
+            mark = '†' if report.label(run)[0] == 'diverged' else ''
+            delta = run.record['delta_percent']
+            return delta, text_of(delta, '+.1f', 'no RMSE') + mark
+    return None, NOT_RUN
 
 
 def _colour(report: Report, row: Place) -> str:
     """Return a colour that means the same at every horizon: by the paper's name, or the label."""
-    names = [MAIN[other].name if other in MAIN else other.label for other in report.rows]
+    names = [
+        PAPER_TABLE[other].name if other in PAPER_TABLE else other.label for other in report.rows
+    ]
     own = names[list(report.rows).index(row)]
     return COLOURS[list(dict.fromkeys(names)).index(own) % len(COLOURS)]
 
 
 def _ticks(report: Report) -> list[str]:
-    sizes = [len(report.cells[row].runs) if row in report.cells else 0 for row in report.rows]
-    return [
-        f'{row.label}\n{row.tau_z_s:g} s, n = {size}'
-        for row, size in zip(report.rows, sizes, strict=True)
-    ]
+    sizes = {row: len(cell.runs) for row, cell in report.cells.items()}
+    return [f'{r.label}\n{r.tau_z_s:g} s, n = {sizes.get(r, 0)}' for r in report.rows]
 
 
 def save_figure(draw: Callable[[Report], Figure], report: Report, path: Path) -> None:

@@ -49,14 +49,8 @@ from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 
 FORMAT = 1
 KEPT = (
-    'num_timesteps',
-    '_total_timesteps',
-    '_num_timesteps_at_start',
-    '_episode_num',
-    '_n_updates',
-    '_current_progress_remaining',
-    'beta',
-    'shield_moved',
+    *('num_timesteps', '_total_timesteps', '_num_timesteps_at_start', '_episode_num'),
+    *('_n_updates', '_current_progress_remaining', 'beta', 'shield_moved'),
 )
 """Of the learner: plain numbers, and a list of them."""
 OPTIMISERS = ('actor.optimizer', 'critic.optimizer', 'ent_coef_optimizer')
@@ -75,10 +69,10 @@ def save_checkpoint(folder: Path, model: ShieldedSAC) -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     assert isinstance(model.replay_buffer, WindowReplayBuffer)
-    np.savez(partial / 'learner.npz', **_learner_arrays(model))
     replay: Arrays = {**model.replay_buffer.state()}
-    np.savez(partial / 'replay.npz', **replay)
-    np.savez(partial / 'episode.npz', **_episode_arrays(model))
+    parts = {'learner': _learner_arrays(model), 'replay': replay, 'episode': _episode(model)}
+    for name, arrays in parts.items():
+        np.savez(partial / f'{name}.npz', **arrays)
     rest = json.dumps(_rest(model), allow_nan=False)
     (partial / 'rest.json').write_text(rest, encoding='utf-8')
     for path in partial.iterdir():
@@ -143,7 +137,11 @@ def load_network(folder: Path) -> SACPolicy:
     if not path.is_file():
         raise RunError(f'{path}: not there; finish the run with training.train --resume {folder}')
     with _refusing(path):
-        weights = _read_weights(path)
+        with zipfile.ZipFile(path) as archive:
+            if archive.getinfo('policy.pth').file_size > MOST_BYTES:
+                raise ValueError(f'expected at most {MOST_BYTES} bytes of weights')
+            data = io.BytesIO(archive.read('policy.pth'))
+        weights = torch.load(data, map_location='cpu', weights_only=True)
         config = NetworkConfig(run.model, run.heads, run.window, num_joints, 0, run.hyper.tokens)
         num_features = len(weights['actor.features_extractor.token_map'])
         config = replace(config, num_extra=num_features - config.num_features)
@@ -173,17 +171,6 @@ def network_policy(network: Any) -> Policy:
     return policy
 
 
-def _read_weights(path: Path) -> dict[str, torch.Tensor]:
-    with zipfile.ZipFile(path) as archive:
-        if archive.getinfo('policy.pth').file_size > MOST_BYTES:
-            raise ValueError(f'expected at most {MOST_BYTES} bytes of weights')
-        data = archive.read('policy.pth')
-    weights: dict[str, torch.Tensor] = torch.load(
-        io.BytesIO(data), map_location='cpu', weights_only=True
-    )
-    return weights
-
-
 def _learner_arrays(model: ShieldedSAC) -> Arrays:
     """Return all tensors that learning changes, by name."""
     tensors = {f'policy/{name}': value for name, value in model.policy.state_dict().items()}
@@ -197,18 +184,17 @@ def _learner_arrays(model: ShieldedSAC) -> Arrays:
 
 def _restore_learner(model: ShieldedSAC, arrays: Arrays) -> None:
     tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}
-    weights = {
-        name.removeprefix('policy/'): tensor
-        for name, tensor in tensors.items()
-        if name.startswith('policy/')
-    }
-    model.policy.load_state_dict(weights)
+
+    def below(name: str) -> Arrays:
+        prefix = f'{name}/'
+        return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+    model.policy.load_state_dict(below('policy'))
     for name, optimiser in _optimisers(model).items():
-        state: dict[int, dict[str, torch.Tensor]] = {}
-        for key, tensor in tensors.items():
-            if key.startswith(f'{name}/'):
-                _, index, moment = key.rsplit('/', 2)
-                state.setdefault(int(index), {})[moment] = tensor
+        state: dict[int, Arrays] = {}
+        for key, tensor in below(name).items():
+            index, moment = key.split('/')
+            state.setdefault(int(index), {})[moment] = tensor
         optimiser.load_state_dict({**optimiser.state_dict(), 'state': state})
     if model.log_ent_coef is not None:
         with torch.no_grad():  # in place: its optimiser holds it
@@ -220,7 +206,7 @@ def _optimisers(model: ShieldedSAC) -> dict[str, torch.optim.Optimizer]:
     return {name: optimiser for name, optimiser in found.items() if optimiser is not None}
 
 
-def _episode_arrays(model: ShieldedSAC) -> Arrays:
+def _episode(model: ShieldedSAC) -> Arrays:
     """Return what the environment was given, and what was seen last; nothing before a reset."""
     vector: Any = model.get_env()
     if model._last_obs is None:
@@ -260,26 +246,20 @@ def _rest(model: ShieldedSAC) -> dict[str, Any]:
     vector: Any = model.get_env()
     env = vector.envs[0].unwrapped
     has_begun = model._last_obs is not None
-    generator = env.drawn_from if has_begun else env.np_random.bit_generator.state
-    episodes = None if model.ep_info_buffer is None else list(model.ep_info_buffer)
-    return {
-        'format': FORMAT,
-        **{name: getattr(model, name) for name in KEPT},
-        'episodes': episodes,
-        'environment': generator,
-        'actions': model.action_space.np_random.bit_generator.state,
-        'random': _random_states(),
-    }
-
-
-def _random_states() -> dict[str, Any]:
     kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - stable-baselines3's
     on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {
-        'python': random.getstate(),
-        'numpy': [kind, np.asarray(keys).tolist(), *rest],
-        'torch': torch.get_rng_state().tolist(),
-        'cuda': [state.tolist() for state in on_gpu],
+        'format': FORMAT,
+        **{name: getattr(model, name) for name in KEPT},
+        'episodes': None if model.ep_info_buffer is None else list(model.ep_info_buffer),
+        'environment': env.drawn_from if has_begun else env.np_random.bit_generator.state,
+        'actions': model.action_space.np_random.bit_generator.state,
+        'random': {
+            'python': random.getstate(),
+            'numpy': [kind, np.asarray(keys).tolist(), *rest],
+            'torch': torch.get_rng_state().tolist(),
+            'cuda': [state.tolist() for state in on_gpu],
+        },
     }
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.config import joint_array, PerJoint
-from metactl_ros.control.loop import ControlLoop, ControlStep
+from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.control.window import feature_names
@@ -83,17 +83,19 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
         """
         super().reset(seed=seed)
         self.drawn_from, self.actions = dict(self.np_random.bit_generator.state), []
-        if options and 'episode' in options:
-            self._begin(options['episode'])
-            return self._observe(), {}
-        task, tau_z_s = self._settings.plant.task, self._env.tau_z_s
-        episode = draw_episode(task, self.np_random, tau_z_s)
-        if self.np_random.random() < self._env.warm_start_share:
-            gain = self._settings.plant.friction.memory_gain_nmprad
-            warm = replace(episode.start, memory_nm=settled_memory(episode, gain, tau_z_s))
-            episode = replace(episode, start=warm)
-        self._begin(episode)
+        self._episode = options['episode'] if options and 'episode' in options else self._draw()
+        state = self._plant.reset(self._episode.start)
+        self.loop.reset(state)
+        self._move(state)
         return self._observe(), {}
+
+    def _draw(self) -> Episode:
+        episode = draw_episode(self._settings.plant.task, self.np_random, self._env.tau_z_s)
+        if self.np_random.random() >= self._env.warm_start_share:
+            return episode
+        gain = self._settings.plant.friction.memory_gain_nmprad
+        memory_nm = settled_memory(episode, gain, self._env.tau_z_s)
+        return replace(episode, start=replace(episode.start, memory_nm=memory_nm))
 
     def step(self, action: Observation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Hold the gains of an action for one control period."""
@@ -108,20 +110,22 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
             'lost': -self._env.reward_scale * LOST_STEPS * LOST_ERROR_RAD**2 if is_lost else 0.0,
         }
         is_over = seconds(self._state.stamp_ns) >= self._settings.controller.context.horizon_s
-        info = {'reward_terms': terms, 'half_space': self._half_space(step)}
-        info['was_moved'] = bool(step.decision.was_moved)
-        info['distance'] = step.decision.distance
+        decision, gain_map = step.decision, self.loop.gain_map
+        space, offset = decision.half_space, -decision.half_space.excess(gain_map.middle)
+        free = np.zeros(self.loop.action_size - gain_map.size)  # the schedule of an estimator
+        normal = np.concatenate((space.normal * gain_map.half_width, free))
+        info = {
+            'reward_terms': terms,
+            # Of admissible actions: (normal, offset), shape (m + 1,).
+            'half_space': np.append(normal, offset).astype(np.float32),
+            'was_moved': bool(decision.was_moved),
+            'distance': decision.distance,
+        }
         return self._observe(), sum(terms.values()), is_lost, is_over and not is_lost, info
 
     def close(self) -> None:
         """Close the plant."""
         self._plant.close()
-
-    def _begin(self, episode: Episode) -> None:
-        self._episode = episode
-        state = self._plant.reset(episode.start)
-        self.loop.reset(state)
-        self._move(state)
 
     def _move(self, state: ArmState) -> None:
         self._state = state
@@ -132,16 +136,6 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
             self._state, self._reference, float(self._episode.payload_estimate_kg)
         )
         return window.astype(np.float32).ravel()
-
-    def _half_space(self, step: ControlStep) -> NDArray[np.float32]:
-        """Return (normal, offset) of the admissible half-space in action space, shape (m + 1,).
-
-        A schedule behind the gains is free.
-        """
-        space, gain_map = step.decision.half_space, self.loop.gain_map
-        normal = np.zeros(self.loop.action_size)
-        normal[: gain_map.size] = space.normal * gain_map.half_width
-        return np.append(normal, -space.excess(gain_map.middle)).astype(np.float32)
 
 
 def settled_memory(episode: Episode, memory_gain_nmprad: PerJoint, tau_z_s: float) -> Array:

@@ -154,28 +154,19 @@ def inspect_heads(actor: Actor, observations: torch.Tensor) -> list[HeadReport]:
 
     The gradient is that of the last update of the actor, which training leaves in place.
     """
-    extractor = actor.features_extractor
+    extractor, found = actor.features_extractor, []
     assert isinstance(extractor, WindowExtractor)
-    return [_inspect(actor, extractor, layer, observations) for layer in layers_of(extractor)]
-
-
-def _inspect(
-    actor: Actor, extractor: WindowExtractor, layer: Layer, observations: torch.Tensor
-) -> HeadReport:
-    weights, outputs = layer.heads(observations)  # (B, K, W), (B, K, d_k)
-    entropy = torch.special.entr(weights).sum(-1).mean(0) / math.log(max(weights.shape[-1], 2))
-    added = _terms(layer.block, outputs, torch.zeros_like(outputs.flatten(1)))[:, :-1]
-    norms = added.norm(dim=-1)  # (B, K)
-    tiny = torch.finfo(norms.dtype).tiny
-    parts = payload_derivative_by_term(actor, extractor, layer, observations)  # (B, K + 1, m)
-    *by_head, residual = parts.abs().mean((0, 2)).tolist()
-    return HeadReport(
-        gradient_norm=gradient_norms(layer.block),
-        entropy=_array(entropy),
-        output_share=_array((norms / norms.sum(1, keepdim=True).clamp_min(tiny)).mean(0)),
-        payload_sensitivity=np.array(by_head),
-        residual_sensitivity=residual,
-    )
+    for layer in layers_of(extractor):
+        weights, outputs = layer.heads(observations)  # (B, K, W), (B, K, d_k)
+        entropy = torch.special.entr(weights).sum(-1).mean(0) / math.log(max(weights.shape[-1], 2))
+        added = _terms(layer.block, outputs, torch.zeros_like(outputs.flatten(1)))[:, :-1]
+        norms = added.norm(dim=-1)  # (B, K)
+        share = norms / norms.sum(1, keepdim=True).clamp_min(torch.finfo(norms.dtype).tiny)
+        parts = payload_derivative_by_term(actor, extractor, layer, observations)  # (B, K + 1, m)
+        *by_head, residual = parts.abs().mean((0, 2)).tolist()
+        numbers = (gradient_norms(layer.block), _array(entropy), _array(share.mean(0)))
+        found.append(HeadReport(*numbers, np.array(by_head), residual))
+    return found
 
 
 def payload_sensitivity(actor: Actor, observations: torch.Tensor) -> Array:
@@ -217,8 +208,8 @@ def gradient_norms(block: AttentionBlock) -> Array:
     """
     attention = block.attention
     sizes = (attention.num_heads, attention.head_dim)
-    weight, bias = attention.in_proj_weight.grad, attention.in_proj_bias.grad
-    out = attention.out_proj.weight.grad
+    held = (attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight)
+    weight, bias, out = (parameter.grad for parameter in held)
     if weight is None or bias is None or out is None:
         return np.full(attention.num_heads, np.nan)
     squares = (
@@ -254,9 +245,8 @@ class ActorReport(NamedTuple):
 
 def inspect_actor(actor: Actor, buffer: WindowReplayBuffer) -> ActorReport:
     """Return what an actor does on the newest observations of its training."""
-    observations = recent_observations(buffer)
-    sensitivity = payload_sensitivity(actor, observations)
-    return ActorReport(sensitivity, inspect_heads(actor, observations))
+    seen = recent_observations(buffer)
+    return ActorReport(payload_sensitivity(actor, seen), inspect_heads(actor, seen))
 
 
 def record_actor(logger: Logger, found: ActorReport) -> None:
@@ -331,7 +321,12 @@ def judgement_of(actor: ActorReport, step: int, **numbers: float) -> dict[str, A
         'step': step,
         **{name: _number(value) for name, value in numbers.items()},
         'payload_sensitivity': [_number(value) for value in actor.sensitivity],
-        'layers': [_layer(report) for report in actor.layers],
+        'layers': [
+            {name: [_number(value) for value in getattr(report, name)] for name in BY_HEAD}
+            | {'residual_sensitivity': _number(report.residual_sensitivity)}
+            | {'num_idle': report.num_idle}
+            for report in actor.layers
+        ],
     }
 
 
@@ -339,12 +334,6 @@ def head_report_of(judgements: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return what the heads did at the last judgement; None without one."""
     names = ('step', 'payload_sensitivity', 'layers')
     return {name: judgements[-1][name] for name in names} if judgements else None
-
-
-def _layer(report: HeadReport) -> dict[str, Any]:
-    by_head = {name: [_number(value) for value in getattr(report, name)] for name in BY_HEAD}
-    residual = _number(report.residual_sensitivity)
-    return {**by_head, 'residual_sensitivity': residual, 'num_idle': report.num_idle}
 
 
 def _number(value: float) -> float | None:

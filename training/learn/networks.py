@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import difflib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast, get_args, Literal, TypeAlias
+from typing import Any, get_args, Literal, TypeAlias
 
 from gymnasium import spaces
 import numpy as np
@@ -43,14 +43,9 @@ from metactl_ros.control.window import feature_names, token_map, Tokens
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from training.commands import command_parser
-from training.learn.attention import (
-    CausalBlock,
-    CollapsedBlock,
-    Heads,
-    LastQueryBlock,
-    TokenEmbedding,
-)
-from training.paper_numbers import MAIN
+from training.learn import attention
+from training.learn.attention import CausalBlock, CollapsedBlock, LastQueryBlock, TokenEmbedding
+from training.records import PAPER_TABLE
 
 Model: TypeAlias = Literal[
     'incrt',
@@ -187,7 +182,7 @@ class ShallowAttention(WindowExtractor):
         last: torch.Tensor = self.block(tokens, self.embedding)
         return last
 
-    def attend(self, observations: torch.Tensor) -> Heads:
+    def attend(self, observations: torch.Tensor) -> attention.Heads:
         """Return what each head attends to and finds, for a monitor."""
         tokens = self.to_tokens(observations)
         return self.block.attend(tokens, self.embedding, self.embedding.last(tokens))
@@ -306,25 +301,18 @@ def count_parameters(policy: SACPolicy) -> int:
 
 def table_of_counts() -> list[dict[str, Any]]:
     """Return the rows of the paper's main table, then every other model at K = 4, W = 20."""
-    printed: dict[tuple[Model, int, int], int] = {
-        (
-            cast(Model, place.architecture),
-            place.heads or 0,
-            place.window or 0,
-        ): row.thousand_parameters
-        for place, row in MAIN.items()
+    sizes: dict[tuple[Any, ...], int | None] = {
+        place[1:]: row.thousand_parameters for place, row in PAPER_TABLE.items()
     }
-    in_paper = {model for model, _, _ in printed}
-    others = [(model, 4, 20) for model in EXTRACTORS if model not in in_paper]
+    in_paper = {model for model, *_ in sizes}
+    sizes |= {(model, 4, 20): None for model in EXTRACTORS if model not in in_paper}
     return [
         {
-            'model': model,
-            'heads': heads,
-            'window': window,
-            'parameters': count_parameters(build_policy(NetworkConfig(model, heads, window))),
-            'thousand_parameters_of_paper': printed.get((model, heads, window)),
+            **dict(zip(('model', 'heads', 'window'), size, strict=True)),
+            'parameters': count_parameters(build_policy(NetworkConfig(*size))),
+            'thousand_parameters_of_paper': printed,
         }
-        for model, heads, window in (*printed, *others)
+        for size, printed in sizes.items()
     ]
 
 

@@ -45,6 +45,12 @@ T = TypeVar('T')
 # what it sees, and the logarithm of its exploration's standard deviation.
 MOST_INITIAL, SHRINK, INITIAL_LOG_STD = 0.99, 0.01, -3.0
 
+AS_STATED = (
+    *('learning_rate', 'buffer_size', 'learning_starts', 'batch_size', 'tau', 'gamma'),
+    'distance_target',
+)
+"""What a preset says to the learner word by word."""
+
 # Adam in one pass over the weights: the same update, a tenth of the calls.
 FUSED = {'optimizer_kwargs': {'fused': True}}
 
@@ -164,24 +170,13 @@ def make_env(settings: Settings, run: RunConfig) -> ArmEnv:
 
 def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -> ShieldedSAC:
     """Return a fresh learner; its seed also seeds the environment and every generator."""
-    hyper = run.hyper
-    network = NetworkConfig(
-        model=run.model,
-        heads=run.heads,
-        window=run.window,
-        num_joints=settings.controller.num_joints,
-        num_extra=settings.controller.context.num_extra,
-        tokens=hyper.tokens,
-    )
+    hyper, controller = run.hyper, settings.controller
+    sizes = (run.heads, run.window, controller.num_joints, controller.context.num_extra)
+    network = NetworkConfig(run.model, *sizes, hyper.tokens)
     model = ShieldedSAC(
         'MlpPolicy',
         env,
-        learning_rate=hyper.learning_rate,
-        buffer_size=hyper.buffer_size,
-        learning_starts=hyper.learning_starts,
-        batch_size=hyper.batch_size,
-        tau=hyper.tau,
-        gamma=hyper.gamma,
+        **{name: getattr(hyper, name) for name in AS_STATED},
         replay_buffer_class=WindowReplayBuffer,
         replay_buffer_kwargs={'num_rows': run.window},
         policy_kwargs={**make_policy_kwargs(network), **FUSED},
@@ -190,27 +185,24 @@ def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -
         seed=run.seed,
         device=run.device,
         lagrangian_rate=hyper.lagrangian_rate * hyper.reward_scale,
-        distance_target=hyper.distance_target,
     )
     if run.controller == 'meta_observer':
-        begin_at(model, env.loop.gain_map.action(observer_gains(settings.controller)))
+        begin_at(model.actor, env.loop.gain_map.action(observer_gains(settings.controller)))
     return model
 
 
-def begin_at(model: ShieldedSAC, action: Array) -> None:
+@torch.no_grad()
+def begin_at(actor: Any, action: Array) -> None:
     """Let a fresh actor propose nearly one action, and explore little around it.
 
     Learning on top of a controller that is good already would first have to learn that one again:
     an exploring weight of the estimate is worth more torque than all that is left to gain.
     """
-    actor: Any = model.actor
-    with torch.no_grad():
-        for layer, bias in (
-            (actor.mu, np.arctanh(np.clip(action, -MOST_INITIAL, MOST_INITIAL))),
-            (actor.log_std, np.full(len(action), INITIAL_LOG_STD)),
-        ):
-            layer.weight.mul_(SHRINK)
-            layer.bias.copy_(torch.as_tensor(bias))
+    mean = np.arctanh(np.clip(action, -MOST_INITIAL, MOST_INITIAL))
+    actor.mu.bias.copy_(torch.as_tensor(mean))
+    actor.log_std.bias.fill_(INITIAL_LOG_STD)
+    for layer in (actor.mu, actor.log_std):
+        layer.weight.mul_(SHRINK)
 
 
 def begin_run(folder: Path, settings: Settings, run: RunConfig) -> None:
@@ -262,9 +254,8 @@ def read_num_joints(folder: Path) -> int:
     try:
         return len(_stated_settings(folder)['arm']['joint_names'])
     except (KeyError, TypeError) as error:
-        path = folder / 'config.json'
-        what = f'{path}: expected settings.arm.joint_names ({error}); train it again.'
-        raise RunError(what) from None
+        what = f'expected settings.arm.joint_names ({error}); train it again.'
+        raise RunError(f'{folder / "config.json"}: {what}') from None
 
 
 def _stated_settings(folder: Path) -> dict[str, Any]:

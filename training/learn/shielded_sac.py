@@ -103,8 +103,7 @@ class WindowReplayBuffer(ReplayBuffer):
         self.dones = np.zeros(buffer_size, dtype=np.float32)
         self.timeouts = np.zeros(buffer_size, dtype=np.float32)
         self.half_spaces = np.zeros((buffer_size, self.action_dim + 1), dtype=np.float32)
-        self._newest = -1
-        self._is_continuing = False
+        self._newest, self._is_continuing = -1, False
 
     def add(
         self,
@@ -175,16 +174,12 @@ class WindowReplayBuffer(ReplayBuffer):
     ) -> ShieldedSamples:
         windows, next_windows = self._windows(self.row_of[batch_inds])
         is_final = self.dones[batch_inds] * (1.0 - self.timeouts[batch_inds])
-        half_space = self.to_torch(self.half_spaces[batch_inds], copy=False)
-        return ShieldedSamples(  # indexing by a list has copied: torch may keep the memory
-            observations=self.to_torch(windows, copy=False),
-            actions=self.to_torch(self.actions[batch_inds], copy=False),
-            next_observations=self.to_torch(next_windows, copy=False),
-            dones=self.to_torch(is_final[:, np.newaxis], copy=False),
-            rewards=self.to_torch(self.rewards[batch_inds, np.newaxis], copy=False),
-            normal=half_space[:, :-1],
-            offset=half_space[:, -1],
-        )
+        actions, rewards = self.actions[batch_inds], self.rewards[batch_inds, np.newaxis]
+        half_space = self.half_spaces[batch_inds]
+        # In the order of `ShieldedSamples`. Indexing by a list has copied: torch may keep it.
+        arrays = (windows, actions, next_windows, is_final[:, np.newaxis], rewards)
+        both = (half_space[:, :-1], half_space[:, -1])
+        return ShieldedSamples(*(self.to_torch(array, copy=False) for array in (*arrays, *both)))
 
 
 class ShieldedSAC(SAC):
@@ -236,14 +231,9 @@ class ShieldedSAC(SAC):
         self.actor.optimizer.step()
         surplus = float(distance.detach()) - self.distance_target
         self.beta = max(0.0, self.beta + self.lagrangian_rate * surplus)
-        return {
-            'actor_loss': float(actor_loss.detach()),
-            'critic_loss': critic_loss,
-            'ent_coef': float(entropy_weight),
-            'ent_coef_loss': entropy_loss,
-            'beta': self.beta,
-            'distance': float(distance.detach()),
-        }
+        said = {'critic_loss': critic_loss, 'ent_coef_loss': entropy_loss, 'beta': self.beta}
+        tensors = {'actor_loss': actor_loss, 'ent_coef': entropy_weight, 'distance': distance}
+        return said | {name: float(tensor.detach()) for name, tensor in tensors.items()}
 
     def _propose(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return sampled actions, shape (B, m), and their log-probability, shape (B, 1).
@@ -307,12 +297,8 @@ def distance_to_admissible(
 ) -> torch.Tensor:
     """Return the distance of each action to {|a_i| <= 1, normal . a <= offset}, shape (B,).
 
-    Where the set is empty the distance is measured to the corner that violates it least.
-
-    Args:
-        action: Shape (B, m); gradients flow to it.
-        normal: Shape (B, m), any length.
-        offset: Shape (B,).
+    Where the set is empty the distance is measured to the corner that violates it least. Gradients
+    flow to the action, (B, m); the normal, (B, m), may have any length; the offset is (B,).
     """
     with torch.no_grad():  # most actions are admissible: only the others are projected
         is_outside = (action.abs() > 1.0).any(-1) | ((normal * action).sum(-1) > offset)
