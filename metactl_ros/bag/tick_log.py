@@ -29,6 +29,7 @@ from metactl_ros.bag.command_log import (
 from metactl_ros.bag.reader import BagContent, BagError, find_node, read_bag
 from metactl_ros.bag.topics import (
     CdrError,
+    ESTIMATED_PAYLOAD,
     FORWARD,
     JointValues,
     Point,
@@ -37,6 +38,7 @@ from metactl_ros.bag.topics import (
     read_trajectory,
     SHIELD_NAMES,
     STAMPED,
+    STATE_NAMES,
     TOPICS,
 )
 from metactl_ros.config import shown
@@ -147,7 +149,20 @@ class TickLog:
     @property
     def estimate_nm(self) -> Array | None:
         """What the model was estimated to lack, shape (T, n); None without an estimator."""
-        names = [f'estimate.{joint}' for joint in self.joint_names]
+        return self._of_joints('estimate')
+
+    @property
+    def estimated_state(self) -> tuple[Array, Array, Array] | None:
+        """Q and qd, shape (T, n), and payload, (T,), that the law acted on; None: as measured."""
+        q, qd = (self._of_joints(signal) for signal in STATE_NAMES)
+        payload_kg = self.shield.get(ESTIMATED_PAYLOAD)
+        if q is None or qd is None or payload_kg is None:
+            return None
+        return q, qd, payload_kg
+
+    def _of_joints(self, signal: str) -> Array | None:
+        """Return what ~/shield has of every joint, shape (T, n)."""
+        names = [f'{signal}.{joint}' for joint in self.joint_names]
         if not all(name in self.shield for name in names):
             return None
         return np.stack([self.shield[name] for name in names], axis=1)

@@ -12,7 +12,7 @@ before are known by their bytes and not read again.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
 from importlib.util import find_spec
 import json
@@ -20,10 +20,12 @@ from pathlib import Path
 import struct
 from typing import Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
-from metactl_ros.config import build, stated
+from metactl_ros.config import build, LATER, stated
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
+from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.settings import ControllerSettings
+from metactl_ros.control.window import ContextSettings
 from metactl_ros.errors import ConfigError, MissingDependency
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
@@ -69,11 +71,14 @@ SHIELD_NAMES = (
     'was_resumed',
 )
 """Then follow normal.NAME for each gain and constant: normal . theta + constant <= 0 was asked;
-then, of a controller with an estimator, estimate.JOINT for each joint, N m.
+then, of a controller with an estimator, estimate.JOINT for each joint, N m; and of one that acts
+on an estimated state `STATE_NAMES` for each joint, and the payload of its model, kg.
 
 distance is -1 where the proposal was replaced; mode is a `Mode`, error and cause are a `Cause`,
 reason is a `Reason`; cause_joint counts from 0, -1 is none in particular.
 """
+STATE_NAMES = ('estimated_q_rad', 'estimated_qd_radps')
+ESTIMATED_PAYLOAD = 'estimated_payload_kg'
 SETTINGS = 'settings'
 """The key of a `RecordedController` in the table of ~/bundle."""
 SEPARATOR = '=' * 80
@@ -161,6 +166,10 @@ class RecordedController:
 
     gain_box: GainBox
     estimator: EstimatorSettings | None = None
+    lyapunov: LyapunovSettings | None = field(default=None, metadata=LATER)
+    """With the rho and P that were certified with a bank of observers."""
+    context: ContextSettings | None = field(default=None, metadata=LATER)
+    """Of a policy that schedules such a bank."""
     action: tuple[float, ...] | None = None
     """What a constant policy proposes, shape (m,); None if it depends on the window."""
 
@@ -178,6 +187,8 @@ class RecordedController:
         return cls(
             gain_box=controller.gain_box,
             estimator=controller.estimator,
+            lyapunov=controller.lyapunov if controller.payload_max_kg else None,
+            context=controller.context if controller.payload_max_kg else None,
             action=None if action is None else tuple(action.tolist()),
         )
 
@@ -195,7 +206,17 @@ class RecordedController:
 
     def applied_to(self, robot: ControllerSettings) -> ControllerSettings:
         """Return the settings of the controller on a robot."""
-        return replace(robot, gain_box=self.gain_box, estimator=self.estimator)
+        lyapunov = robot.lyapunov
+        if self.lyapunov is not None:  # its rho and P; the rate of decay is the robot's
+            own = self.lyapunov
+            lyapunov = replace(lyapunov, p_matrix=own.p_matrix, rho_nm=own.rho_nm)
+        return replace(
+            robot,
+            gain_box=self.gain_box,
+            estimator=self.estimator,
+            lyapunov=lyapunov,
+            context=self.context or robot.context,
+        )
 
 
 class CdrError(ValueError):

@@ -241,10 +241,19 @@ def _motion(
     stay = np.where(stops, log.q_rad[run.first], log.q_rad)
     held = [stay, np.zeros_like(stay), np.zeros_like(stay)]
     q, qd, qdd = (np.where(follows, *pair) for pair in zip(goal, held, strict=True))
-    estimate = log.estimate_nm
-    if estimate is not None:  # only NOMINAL counts on it
-        estimate = np.where((run.mode == Mode.NOMINAL)[:, np.newaxis], estimate, 0.0)
-    return Motion(log.q_rad, log.qd_radps, q, qd, qdd, estimate), np.asarray(knows)
+    # Only NOMINAL counts on what is estimated.
+    is_nominal, estimate = run.mode == Mode.NOMINAL, log.estimate_nm
+    if estimate is not None:
+        estimate = np.where(is_nominal[:, np.newaxis], estimate, 0.0)
+    motion = Motion(log.q_rad, log.qd_radps, q, qd, qdd, estimate)
+    if log.estimated_state is not None:
+        here_q, here_qd, payload_kg = log.estimated_state
+        motion = motion._replace(
+            q_rad=np.where(is_nominal[:, np.newaxis], here_q, log.q_rad),
+            qd_radps=np.where(is_nominal[:, np.newaxis], here_qd, log.qd_radps),
+            payload_kg=np.where(is_nominal, payload_kg, 0.0),
+        )
+    return motion, np.asarray(knows)
 
 
 def _is_reachable(q_rad: Array, arm: 'Arm') -> NDArray[np.bool_]:

@@ -38,6 +38,8 @@ class Motion(NamedTuple):
     qdd_desired_radps2: Array
     estimate_nm: Array | None
     """What the model was estimated to lack, as recorded: it is not computed a second time."""
+    payload_kg: Array | float = 0.0
+    """Of the model, shape (T,), as recorded."""
 
 
 class Sized(NamedTuple):
@@ -67,7 +69,7 @@ class Condition(NamedTuple):
 
 
 class Chain:
-    """The rigid-body terms of an arm without payload."""
+    """The rigid-body terms of an arm; a payload, shape (T,) or a number, is at its tip."""
 
     def __init__(self, arm: 'Arm') -> None:
         mass, length = np.array(arm.link_masses_kg), np.array(arm.link_lengths_m)
@@ -77,21 +79,31 @@ class Chain:
         self._coupling = lever.T @ np.diag(mass) @ lever
         self._spin = np.diag(mass * length**2 / 12.0)
         self._weight = arm.gravity_mps2 * lever.T @ mass
+        self._tip_coupling = np.outer(length, length)
+        self._tip_weight = arm.gravity_mps2 * length
 
-    def mass_matrix(self, q_rad: Array) -> Array:
+    def mass_matrix(self, q_rad: Array, payload_kg: Array | float = 0.0) -> Array:
         """Return M, shape (T, n, n), kg m^2."""
-        absolute = self._coupling * np.cos(self._between(q_rad)) + self._spin
+        absolute = self._couplings(payload_kg) * np.cos(self._between(q_rad)) + self._spin
         return np.asarray(self._turn.T @ absolute @ self._turn)
 
-    def gravity_nm(self, q_rad: Array) -> Array:
+    def gravity_nm(self, q_rad: Array, payload_kg: Array | float = 0.0) -> Array:
         """Return g, shape (T, n)."""
-        return np.asarray((self._weight * np.cos(q_rad @ self._turn.T)) @ self._turn)
+        weight = self._weight + np.reshape(payload_kg, (-1, 1)) * self._tip_weight
+        return np.asarray((weight * np.cos(q_rad @ self._turn.T)) @ self._turn)
 
-    def centrifugal_nm(self, q_rad: Array, qd_radps: Array) -> Array:
+    def centrifugal_nm(
+        self, q_rad: Array, qd_radps: Array, payload_kg: Array | float = 0.0
+    ) -> Array:
         """Return C qd, shape (T, n)."""
         squares = (qd_radps @ self._turn.T) ** 2
-        absolute = np.einsum('tjk,tk->tj', self._coupling * np.sin(self._between(q_rad)), squares)
+        lever = self._couplings(payload_kg) * np.sin(self._between(q_rad))
+        absolute = np.einsum('tjk,tk->tj', lever, squares)
         return np.asarray(absolute @ self._turn)
+
+    def _couplings(self, payload_kg: Array | float) -> Array:
+        tip = np.reshape(payload_kg, (-1, 1, 1)) * self._tip_coupling
+        return np.asarray(self._coupling + tip)
 
     def _between(self, q_rad: Array) -> Array:
         angles = q_rad @ self._turn.T
@@ -110,6 +122,8 @@ class MatrixLaw:
         self._n = n = len(arm.joint_names)
         off = np.broadcast_to(controller.lyapunov.rho_nm, n)
         self._corners = np.array([*product(*zip(off, -off, strict=True))])
+        bank = None if controller.estimator is None else controller.estimator.bank
+        self._payload_max_kg = 0.0 if bank is None else bank.payload_max_kg
         self._target_level = self._level()
 
     def _level(self) -> float:
@@ -129,9 +143,9 @@ class MatrixLaw:
         drift = np.vstack([e_dot, s_dot]) + 0.5 * self._lyapunov.alpha_per_s * np.eye(2 * n)
         half = -self._p @ drift  # V_dot + alpha V = -xi^T half xi under the nominal gains
         bends = np.hstack([np.zeros((181, n - 1)), np.linspace(0.0, np.pi, 181)[:, np.newaxis]])
-        moved = np.einsum(
-            'tjk,ck->tcj', np.linalg.inv(self.chain.mass_matrix(bends)), self._corners
-        )
+        loads = np.linspace(0.0, self._payload_max_kg, 5)
+        masses = np.concatenate([self.chain.mass_matrix(bends, load) for load in loads])
+        moved = np.einsum('tjk,ck->tcj', np.linalg.inv(masses), self._corners)
         pulls = (moved @ self._p[n:]).reshape(-1, 2 * n)
         # The worst error state of each corner, and by how much V_dot + alpha V is above 0 there.
         states = np.linalg.solve(half + half.T, pulls.T).T
@@ -146,7 +160,7 @@ class MatrixLaw:
         gradient = Sized(xi @ self._p, np.abs(xi) @ np.abs(self._p))
         w = Sized(gradient.value[:, self._n :], gradient.size[:, self._n :])
         drift = np.hstack([e_dot, self._law.slope_per_s * e_dot])
-        inverse = np.linalg.inv(self.chain.mass_matrix(motion.q_rad))
+        inverse = np.linalg.inv(self.chain.mass_matrix(motion.q_rad, motion.payload_kg))
         pull = Sized(
             np.einsum('tjk,tk->tj', inverse, w.value),
             np.einsum('tjk,tk->tj', np.abs(inverse), w.size),
@@ -178,8 +192,8 @@ class MatrixLaw:
     def holding(self, motion: Motion, theta: Array) -> Array:
         """Return the effort of the law if it commanded no acceleration, shape (T, n), N m."""
         feed_forward = zip(self._parts(theta)[1], self._features(motion), strict=True)
-        rigid = self.chain.centrifugal_nm(motion.q_rad, motion.qd_radps)
-        rigid = rigid + self.chain.gravity_nm(motion.q_rad)
+        rigid = self.chain.centrifugal_nm(motion.q_rad, motion.qd_radps, motion.payload_kg)
+        rigid = rigid + self.chain.gravity_nm(motion.q_rad, motion.payload_kg)
         return np.asarray(rigid + sum(weight * column for weight, column in feed_forward))
 
     def effort(self, motion: Motion, theta: Array) -> Sized:
@@ -190,11 +204,11 @@ class MatrixLaw:
         driven = zip(gains, (s, e_dot, e), strict=False)
         accelerations = [motion.qdd_desired_radps2, *(gain * x for gain, x in driven)]
         torques = [
-            self.chain.centrifugal_nm(motion.q_rad, motion.qd_radps),
-            self.chain.gravity_nm(motion.q_rad),
+            self.chain.centrifugal_nm(motion.q_rad, motion.qd_radps, motion.payload_kg),
+            self.chain.gravity_nm(motion.q_rad, motion.payload_kg),
             *(weight * column for weight, column in zip(eta, phi, strict=True)),
         ]
-        mass = self.chain.mass_matrix(motion.q_rad)
+        mass = self.chain.mass_matrix(motion.q_rad, motion.payload_kg)
 
         def total(parts: list[Array], others: list[Array], matrix: Array) -> Array:
             return np.asarray(np.einsum('tjk,tk->tj', matrix, sum(parts)) + sum(others))

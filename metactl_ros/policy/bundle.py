@@ -180,6 +180,11 @@ def _hash_of(files: Mapping[str, bytes]) -> str:
     return hashlib.sha256(files[SUMS]).hexdigest()
 
 
+def sha256_of(path: Path) -> str:
+    """Return the hash that a bundle states of itself, unverified."""
+    return hashlib.sha256((path / SUMS).read_bytes()).hexdigest()
+
+
 def _verified(path: Path, files: Mapping[str, bytes], contract: Contract) -> Content:
     """Return a bundle whose policy was found sound by a process of its own."""
     shape = PolicyShape(

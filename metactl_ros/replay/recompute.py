@@ -115,7 +115,7 @@ def reproduce(
         gain_names=gain_names(controller, log.joint_names),
         estimate_nm=np.stack(estimates) if estimates else None,
         modes=np.array([int(step.modes) for step in steps]),
-        action=np.array([tick.action for tick in ticks]),
+        action=np.array([tick.action for tick in ticks])[:, : steps[0].decision.gains.theta.size],
         was_moved=np.array([bool(step.decision.was_moved) for step in steps]),
         is_compared=np.zeros(len(ticks), dtype=bool),
         is_open_loop=is_open_loop,

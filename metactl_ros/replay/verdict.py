@@ -45,6 +45,7 @@ from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import legible
 from metactl_ros.files import write_json
+from metactl_ros.policy.bundle import sha256_of
 from metactl_ros.replay.recompute import (
     effort_figures,
     gain_figures,
@@ -55,7 +56,7 @@ from metactl_ros.replay.recompute import (
     summarise,
     tick_counts,
 )
-from metactl_ros.settings import load_arm, load_file, shipped_policy
+from metactl_ros.settings import load_arm, load_file, shipped_policies, shipped_policy
 from metactl_ros.signals import Policy
 
 SHA = 'bundle sha256'
@@ -352,7 +353,8 @@ def _choose_policy(
     own: ControllerSettings,
 ) -> _Chosen:
     recorded, sha256 = log.facts.get('controller'), log.facts.get(SHA)
-    path = request.bundle or shipped_policy()
+    shipped = [path for path in shipped_policies() if sha256_of(path) == sha256]
+    path = request.bundle or (shipped[0] if shipped else shipped_policy())
     bundle = load_learned(path, arm, robot)
     if request.bundle is None and bundle.sha256 != sha256:
         raise BagError(
@@ -360,7 +362,7 @@ def _choose_policy(
             f'{path.name} has {bundle.sha256}. Give the recorded one with --bundle.'
         )
     is_other = recorded is not None and bundle.sha256 != sha256
-    checked = bundle.controller if recorded is None else own
+    checked = own if is_other else bundle.controller
     name = f'{path.name} {bundle.sha256}'
     return _Chosen(name, bundle.policy, bundle.controller, checked, is_open_loop=is_other)
 

@@ -229,6 +229,7 @@ class LoopNode(Node):
             self._joints,
             names,
             has_estimate=controller.estimator is not None,
+            has_state=controller.payload_max_kg > 0.0,
         )
         self._states = subscribe(self, JointState, self._topics['joint_states'], SENSOR)
         self._owned.callback(self.destroy_subscription, self._states)

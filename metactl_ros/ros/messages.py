@@ -42,7 +42,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, MultiArrayDimension
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from metactl_ros.bag.topics import SHIELD_NAMES
+from metactl_ros.bag.topics import ESTIMATED_PAYLOAD, SHIELD_NAMES, STATE_NAMES
 from metactl_ros.runtime.control_thread import Command
 from metactl_ros.runtime.controller import Tick
 from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, set_stamp
@@ -106,7 +106,9 @@ def reference_message(stamp_ns: int, names: Sequence[str], tick: Tick) -> JointT
     return message
 
 
-def shield_values(tick: Tick, state_stamp_ns: int, late_ns: int) -> list[float]:
+def shield_values(
+    tick: Tick, state_stamp_ns: int, late_ns: int, *, has_state: bool = False
+) -> list[float]:
     """Return the values of SHIELD_NAMES, then the half-space, then any estimate."""
     step, decision, half_space = tick.step, tick.step.decision, tick.step.decision.half_space
     stamp_sec, stamp_nanosec = divmod(state_stamp_ns, NANOSECONDS_PER_SECOND)
@@ -133,8 +135,12 @@ def shield_values(tick: Tick, state_stamp_ns: int, late_ns: int) -> list[float]:
         'was_resumed': tick.was_resumed,
     }
     named = [float(values[name]) for name in SHIELD_NAMES]
-    estimate = [] if step.estimate_nm is None else step.estimate_nm.tolist()
-    return [*named, *map(float, half_space.normal), float(half_space.constant), *estimate]
+    half = [*map(float, half_space.normal), float(half_space.constant)]
+    if step.estimate is None:
+        return [*named, *half]
+    q, qd, d_nm, payload_kg = step.estimate
+    state = [*q.tolist(), *qd.tolist(), float(payload_kg)] if has_state else []
+    return [*named, *half, *d_nm.tolist(), *state]
 
 
 class Telemetry:
@@ -147,11 +153,18 @@ class Telemetry:
         gains: Sequence[str],
         *,
         has_estimate: bool,
+        has_state: bool = False,
     ) -> None:
         self._joints, self._gains = joint_names, gains
         self._shield_names = [*SHIELD_NAMES, *(f'normal.{name}' for name in gains), 'constant']
         if has_estimate:
             self._shield_names += [f'estimate.{name}' for name in joint_names]
+        self._has_state = has_state
+        if has_state:
+            self._shield_names += [
+                f'{signal}.{name}' for signal in STATE_NAMES for name in joint_names
+            ]
+            self._shield_names.append(ESTIMATED_PAYLOAD)
         self._reference = create(JointTrajectory, '~/reference')
         self._feedback = create(JointState, '~/feedback')
         self._error = create(JointState, '~/error')
@@ -165,7 +178,7 @@ class Telemetry:
         error, error_rate = reference.q_rad - state.q_rad, reference.qd_radps - state.qd_radps
         theta = tick.step.decision.gains.theta
         message = joint_state(stamp_ns, self._shield_names)
-        message.position = shield_values(tick, state_stamp_ns, late_ns)
+        message.position = shield_values(tick, state_stamp_ns, late_ns, has_state=self._has_state)
         self._shield.publish(message)
         self._reference.publish(reference_message(stamp_ns, joints, tick))
         before = tick.effort_before_nm
@@ -177,7 +190,7 @@ class Telemetry:
             joint_state(stamp_ns, joints, effort=tick.step.effort_nm, velocity=tick.step.wanted_nm)
         )
         self._gain.publish(
-            joint_state(stamp_ns, self._gains, position=theta, velocity=tick.action)
+            joint_state(stamp_ns, self._gains, position=theta, velocity=tick.action[: len(theta)])
         )
 
 
