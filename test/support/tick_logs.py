@@ -8,7 +8,13 @@ import numpy as np
 
 from metactl_ros.bag.command_log import CommandLog
 from metactl_ros.bag.tick_log import Seen, TickLog
-from metactl_ros.bag.topics import FORWARD, SHIELD_NAMES, STAMPED
+from metactl_ros.bag.topics import (
+    ESTIMATED_PAYLOAD,
+    FORWARD,
+    SHIELD_NAMES,
+    STAMPED,
+    STATE_NAMES,
+)
 from metactl_ros.control.modes import Cause
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.reference_source import MotionSource
@@ -26,7 +32,16 @@ LATE_BUDGET_NS = 10**12  # a busy machine is no late policy
 START_NS = 1_800_000_000 * 10**9
 
 
-def shield_row(tick):
+def acts_on_estimate(ticks):
+    """Return whether the law acted on an estimated state, not the measured one."""
+    return any(
+        not np.array_equal(tick.step.estimate.q, tick.state.q_rad)
+        for tick in ticks
+        if tick.step.estimate is not None
+    )
+
+
+def shield_row(tick, *, has_state=False):
     """Return the values of ~/shield by name, as `ros/messages.py` would send them."""
     decision = tick.step.decision
     values = [
@@ -54,12 +69,17 @@ def shield_row(tick):
     row['constant'] = decision.half_space.constant
     if estimate is not None:
         row |= {f'estimate.{j}': x for j, x in zip(ARM.joint_names, estimate, strict=True)}
+    if has_state:
+        for name, values in zip(STATE_NAMES, tick.step.estimate[:2], strict=True):
+            row |= {f'{name}.{j}': x for j, x in zip(ARM.joint_names, values, strict=True)}
+        row[ESTIMATED_PAYLOAD] = tick.step.estimate.payload_kg
     return row
 
 
 def log_of(ticks):
     """Return what a bag of these ticks would be read as."""
-    rows = [shield_row(tick) for tick in ticks]
+    has_state = acts_on_estimate(ticks)
+    rows = [shield_row(tick, has_state=has_state) for tick in ticks]
     seen = [tick.seen or [(tick.state, tick.reference)] for tick in ticks]
     motions = [pair for pairs in seen for pair in pairs]
     stamps_ns = np.array([START_NS + tick.now_ns for tick in ticks], dtype=np.int64)

@@ -4,6 +4,7 @@
 
 import copy
 import csv
+from dataclasses import replace
 import json
 import math
 
@@ -13,10 +14,13 @@ from support.episodes import start
 import torch
 
 from metactl_ros.control.estimators import bank as numpy_bank
+from metactl_ros.control.loop import ControlLoop
 from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_settings, make_plant
+from metactl_ros.signals import ArmState, Reference
+from metactl_ros.sim.rollout import unguarded, without_warmup
 from training import adapt
-from training.adaptive import bank, bodies, held_out, learner, network, segments, worlds
+from training.adaptive import bank, bodies, finished, held_out, learner, network, segments, worlds
 from training.adaptive.learner import AdaptConfig, Learner
 from training.adaptive.network import Shape
 from training.adaptive.segments import Adaptive
@@ -390,3 +394,49 @@ def test_a_stopped_run_is_resumed_and_ends_as_if_it_had_not_been(quick, tmp_path
 def test_to_resume_what_is_no_run_is_refused(tmp_path, capsys):
     assert adapt.main(['--resume', str(tmp_path)]) == 2
     assert 'give a run of training.adapt' in capsys.readouterr().err
+
+
+def test_the_loop_does_what_the_copy_in_torch_does_over_500_ticks():
+    """Tokens, network, bank and law: the same world, once as trained and once as driven."""
+    torch.manual_seed(3)
+    law = Adaptive(Shape())
+    for parameter in law.scheduler.parameters():  # away from where it begins: all must matter
+        parameter.data.add_(0.005 * torch.randn_like(parameter))
+    law.scheduler.out.bias.data[-3:] = -3.0  # soft gains, which bear a delay that is not known
+    generator = torch.Generator().manual_seed(5)
+    world = worlds.draw_world(3, generator, home=1.0)
+    world = world._replace(
+        arms=home_arms(3),
+        model=home_arms(3),
+        rate=torch.full((3, 2), 1e9),
+        effort=tensor(ARM.limits.effort_nm).expand(3, 2),
+        velocity_noise=torch.tensor([[0.0], [0.01], [0.0]]),
+        is_quantised=torch.zeros(3, 1, dtype=torch.bool),
+        is_move=torch.zeros(3, 1, dtype=torch.bool),
+        delay=torch.tensor([0, 0, 2]),
+        delayed=torch.nn.functional.one_hot(torch.tensor([0, 0, 2]), 7).double(),
+    )
+    settings = replace(SETTINGS.arm.limits, effort_rate_nmps=(1e9, 1e9))
+    arm = replace(ARM, limits=settings)
+    trained = finished.Adapted(SMALL, law, {})
+    controller = without_warmup(
+        unguarded(finished.adaptive_controller(SETTINGS.controller, trained))
+    )
+    loop = ControlLoop(arm, controller, 'count')
+    policy = trained.policy(2)
+    motion = worlds.begin_motion(world, generator)
+    run = segments.begin(law, world, motion)
+    worst = 0.0
+    for tick in range(500):
+        y_q, y_v = (x.numpy() for x in worlds.observed(world, run.motion))
+        ref = [x.numpy() for x in worlds.reference(world, run.time_s)]
+        state, reference = ArmState(tick * 10_000_000, y_q, y_v), Reference(*ref)
+        if tick == 0:
+            loop.reset(state, run.last.numpy())
+        window = loop.observe(state, reference, world.payload_hat_kg.numpy())
+        step = loop.actuate(policy(window), state, reference, state.stamp_ns)
+        noise = torch.randn(3, 2, generator=generator)
+        with torch.no_grad():
+            run, _ = segments.tick(law, world, run, noise)
+        worst = max(worst, np.abs(step.effort_nm - run.last.numpy()).max())
+    assert worst < 1e-9 * 150.0

@@ -105,14 +105,14 @@ def bank_settings(constants: BankConstants, payload_max_kg: float) -> BankSettin
     """
 
     def numbers(x: Tensor) -> tuple[float, ...]:
-        return tuple(round(value, 9) for value in x.detach().double().tolist())
+        return tuple(x.detach().double().tolist())
 
     return BankSettings(
         num_delays=NUM_DELAYS,
         payload_max_kg=payload_max_kg,
         prior_mean=numbers(constants.mean),
         prior_std=numbers(constants.log_std.exp()),
-        payload_std=round(math.exp(constants.log_payload_std.item()), 9),
+        payload_std=math.exp(constants.log_payload_std.item()),
         drift=numbers(constants.log_drift.exp()),
         correction=(0.8, 0.03, 0.3, 0.3, 0.1, 0.05),
         offset_drift=1e-3,
