@@ -8,10 +8,9 @@ One sees that the learned gains track far better than the fixed ones, that the i
 better still, and how often the shield had to move what each of them proposed.
 """
 
-from metactl_ros.baselines import ConstantPolicy, load_classical
+from metactl_ros.baselines import ConstantPolicy, load_classical, load_learned
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.metrics import tracking_rmse
-from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.settings import load_settings, make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
@@ -24,7 +23,7 @@ episodes = draw_evaluation(
     settings.plant.task, seed=42, payload_kg=PAYLOAD_KG, num_rollouts=10, tau_z_s=2.0
 )
 # Refused unless it is sealed, was made for this arm and law, and reproduces its golden vectors.
-bundle = load_bundle(shipped_policy(), settings.arm, settings.controller)
+bundle = load_learned(shipped_policy(), settings.arm, settings.controller)
 integral = load_classical('ct_integral', settings.controller, None, PAYLOAD_KG)
 controllers = {
     'fixed gains': (settings.controller, None),

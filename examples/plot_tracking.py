@@ -12,10 +12,9 @@ of the policy fills, and the nominal gains hold the arm.
 from pathlib import Path
 import sys
 
-from metactl_ros.baselines import ConstantPolicy
+from metactl_ros.baselines import ConstantPolicy, load_learned
 from metactl_ros.bench.plots import draw_tracking, Track
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.settings import load_settings, make_plant, shipped_policy
 from metactl_ros.sim.rollout import run_episode
 from metactl_ros.sim.task import draw_evaluation
@@ -26,7 +25,7 @@ episode = draw_evaluation(
     settings.plant.task, seed=42, payload_kg=0.75, num_rollouts=1, tau_z_s=2.0
 ).of_arm(0)
 
-bundle = load_bundle(shipped_policy(), settings.arm, settings.controller)
+bundle = load_learned(shipped_policy(), settings.arm, settings.controller)
 fixed = ControlLoop(settings.arm, settings.controller)
 learned = ControlLoop(settings.arm, bundle.controller)
 logs = {

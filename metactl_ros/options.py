@@ -203,7 +203,7 @@ class ControllerOptions:
     policy: str = option(
         '',
         'a policy bundle: its path, or the NAME of a shipped one',
-        default_help='robust_tau2',
+        default_help='adaptive',
         metavar='NAME',
     )
     policy_sha256: str = option(

@@ -121,7 +121,7 @@ def share_directory() -> Path:
 
 def shipped_policy() -> Path:
     """Return the path of the policy bundle that comes with the package."""
-    return share_directory() / 'config' / 'policies' / 'robust_tau2.metactl'
+    return share_directory() / 'config' / 'policies' / 'adaptive.metactl'
 
 
 def shipped_policies() -> list[Path]:

@@ -33,7 +33,7 @@ REPLAYS = {
     'momentum_observer, open loop': (
         'momentum_observer',
         '--bundle',
-        ROOT / 'config' / 'policies' / 'robust_tau2.metactl',
+        ROOT / 'config' / 'policies' / 'paper_sac.metactl',
     ),
 }
 """Words of `metactl replay` by what is asked."""

@@ -21,7 +21,7 @@ from support.tick_logs import Day
 from metactl_ros.baselines import ConstantPolicy, load_learned, on_observer
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, Mode
-from metactl_ros.settings import load_file, load_settings, make_plant, shipped_policy
+from metactl_ros.settings import load_file, load_settings, make_plant, policy_file
 from metactl_ros.signals import ArmState, Reference, seconds
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from training.benchmark import controllers, draw_cases, load_benchmark, settings_in
@@ -130,7 +130,7 @@ class Cell(NamedTuple):
 
 @cache
 def _learned():
-    return load_learned(shipped_policy(), SETTINGS.arm, SETTINGS.controller)
+    return load_learned(policy_file('paper_sac'), SETTINGS.arm, SETTINGS.controller)
 
 
 @cache

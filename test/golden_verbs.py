@@ -40,7 +40,7 @@ VOLATILE = (
     *('versions', 'code', 'commit', 'command', 'exported_with'),
     *('took_s', 'cell_seconds'),
 )
-POLICY = ROOT / 'config' / 'policies' / 'robust_tau2.metactl'
+POLICY = ROOT / 'config' / 'policies' / 'paper_sac.metactl'
 RUN = ('--model', 'incrt', '--heads', 2, '--window', 5, '--steps', 60, '--plant', 'rk4')
 SMALL = ('--plant', 'rk4', '--rollouts', 2, '--tau-z', 2, '--jobs', 1)
 

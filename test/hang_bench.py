@@ -23,10 +23,10 @@ import time
 
 import numpy as np
 
+from metactl_ros.baselines import load_learned
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.files import write_json
 from metactl_ros.motion.reference import motion_limits
-from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.runtime.control_thread import (
     ControlThread,
 )
@@ -51,7 +51,7 @@ class Rig:
 
     def __init__(self, priority):
         settings = load_settings()
-        bundle = load_bundle(shipped_policy(), settings.arm, settings.controller)
+        bundle = load_learned(shipped_policy(), settings.arm, settings.controller)
         self._policy = bundle.policy
         episode = draw_evaluation(settings.plant.task, 3, 0.75, 1, 2.0).of_arm(0)
         self._plant = Rk4Arm(settings.arm, settings.plant.friction, 100.0)

@@ -10,10 +10,9 @@ from support import DOMAIN
 from support.episodes import as_followed
 
 from metactl_ros.bag.tick_log import read_ticks
-from metactl_ros.baselines import BASELINES, load_classical
+from metactl_ros.baselines import BASELINES, load_classical, load_learned
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
-from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.processes import loopback_environment, running, Setup
 from metactl_ros.runtime.controller import with_full_window
 from metactl_ros.settings import make_plant, shipped_policy
@@ -30,7 +29,7 @@ def setup():
 
 @pytest.fixture(scope='module')
 def bundle(settings):
-    return load_bundle(shipped_policy(), settings.arm, settings.controller)
+    return load_learned(shipped_policy(), settings.arm, settings.controller)
 
 
 @pytest.fixture(scope='module')

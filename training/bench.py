@@ -26,9 +26,9 @@ from stable_baselines3.common.buffers import ReplayBuffer
 import torch
 from torch import nn
 
+from metactl_ros.baselines import load_learned
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.files import write_json
-from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.settings import load_settings, Settings, shipped_policy
 from metactl_ros.signals import seconds
 from metactl_ros.sim.bullet_arm import BulletArm
@@ -175,7 +175,7 @@ def bench_policy(settings: Settings) -> dict[str, float]:
     A period of sleep lies before each, so that caches are as cold as in the node; asked without a
     pause it takes about a third. p99 of each turn, then the median over the turns.
     """
-    bundle = load_bundle(shipped_policy(), settings.arm, settings.controller)
+    bundle = load_learned(shipped_policy(), settings.arm, settings.controller)
     context = bundle.controller.context
     period_s = 1.0 / settings.controller.law.rate_hz
     shape = (300, context.num_rows, len(bundle.contract.features))

@@ -43,15 +43,13 @@ from metactl_ros.signals import Array
 from metactl_ros.sim.task import compose_episode, Episode, lattice_phases
 from training.commands import command_parser, refusing, run_jobs
 from training.judge import rollouts
-from training.judge.benchmark_page import write_page
+from training.judge.benchmark_page import ONCE, write_page
 from training.judge.rollouts import Conditions, evaluate_controller, Rollouts
 
 ENFORCEMENTS: tuple[Enforcement, ...] = ('enforce', 'count')
 SPOT_REGIMES = ('tau_2', 'delay_20ms')
 """Judged in PyBullet, too, on fewer episodes."""
 SPOT_ROLLOUTS = 2
-ONCE = '_once'
-"""Ends the name of a controller that was tuned once for all sensors."""
 MOVE_S = 2.0
 """Of a motion from point to point; then the arm rests."""
 

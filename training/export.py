@@ -4,6 +4,7 @@
 
     python -m training.export --run RUN --out NAME.metactl --result results/evaluation.json
     python -m training.export --run runs/adapt/seed1 --out adaptive.metactl
+    python -m training.export --run runs/adapt/none --out config/bank.yaml
 
 A run of training.adapt must be calibrated first (training.calibrate): rho and P are sealed, too.
 The bundle states the settings of the run, not today's. It is written under another name, loaded
@@ -31,6 +32,7 @@ import numpy as np
 from rich.console import Console
 import torch
 from torch import nn
+import yaml
 
 from metactl_ros.config import build, stated
 from metactl_ros.control.loop import ControlLoop
@@ -52,8 +54,13 @@ from metactl_ros.signals import Array
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_evaluation
-from training.adaptive.finished import adaptive_controller, BEST, read_adapted
-from training.adaptive.policy import WindowPolicy
+from training.adaptive.finished import (
+    adaptive_controller,
+    BEST,
+    PAYLOAD_MAX_KG,
+    read_adapted,
+)
+from training.adaptive.policy import constant_bank, WindowPolicy
 from training.adaptive.segments import Adaptive
 from training.calibrate import CALIBRATION
 from training.commands import command_parser, refusing
@@ -406,6 +413,27 @@ def export_bundle(
     )
 
 
+def export_bank(run: Path, out: Path) -> None:
+    """Write the bank of a run without a network as YAML, for training.tune."""
+    trained = read_adapted(run)
+    if trained.config.shape.kind != 'none':
+        raise RunError(
+            f'{run}: has a network, which a bank with constant gains has not; export it as '
+            'NAME.metactl, or give a run of training.adapt --kind none.'
+        )
+    rounded = {
+        key: [float(f'{x:.4g}') for x in value] if isinstance(value, tuple) else value
+        for key, value in stated(constant_bank(trained.law, PAYLOAD_MAX_KG)).items()
+    }
+    table = {
+        key: float(f'{value:.4g}') if isinstance(value, float) else value
+        for key, value in rounded.items()
+    }
+    head = '# The observer bank with a constant schedule: python -m training.adapt --kind none\n'
+    text = yaml.safe_dump(table, sort_keys=False, default_flow_style=None)
+    out.write_text(head + text, encoding='utf-8')
+
+
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0 done, 2 wrong use."""
@@ -413,13 +441,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         '--run', type=Path, required=True, help='a finished run (training.train, training.adapt)'
     )
-    parser.add_argument('--out', type=Path, required=True, metavar='NAME.metactl')
+    parser.add_argument('--out', type=Path, required=True, metavar='NAME.metactl|bank.yaml')
     parser.add_argument(
         '--result', type=Path, metavar='FILE', help='for the card: JSON of training.evaluate'
     )
     parser.add_argument('--force', action='store_true', help='replace a bundle of this name')
     args = parser.parse_args(arguments)
     console = Console(stderr=True)
+    if args.out.suffix == '.yaml':
+        export_bank(args.run, args.out)
+        console.print(f'done: {args.out}', highlight=False)
+        return 0
     bundle = export_bundle(args.run, args.out, args.result, may_replace=args.force)
     console.print(f'done: {args.out}, SHA-256 {bundle.sha256}', highlight=False, soft_wrap=True)
     return 0

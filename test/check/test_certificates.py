@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from support.tick_logs import ARM, Day, log_of, PERIOD_NS, rows_of, SETTINGS, shield_row
 
-from metactl_ros.baselines import BASELINES, load_classical
+from metactl_ros.baselines import BASELINES, load_classical, load_learned
 from metactl_ros.check import certificates, matrix_law
 from metactl_ros.check.certificates import check_certificates, unverifiable_ticks
 from metactl_ros.control.lyapunov import LyapunovFunction, solve_lyapunov
 from metactl_ros.control.modes import Mode
 from metactl_ros.control.shield import Reason
 from metactl_ros.errors import ConfigError
-from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.settings import shipped_policy
 
 CONTROLLER = SETTINGS.controller
@@ -31,7 +30,7 @@ def wild():
 
 @pytest.fixture(scope='module')
 def shipped():
-    bundle = load_bundle(shipped_policy(), ARM, CONTROLLER)
+    bundle = load_learned(shipped_policy(), ARM, CONTROLLER)
     return log_of(Day(bundle.policy, controller=bundle.controller).bad().ticks)
 
 

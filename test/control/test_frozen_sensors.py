@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from support.episodes import start
 
-from metactl_ros.baselines import BASELINES, ConstantPolicy, load_classical
+from metactl_ros.baselines import BASELINES, ConstantPolicy, load_classical, load_learned
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.policy.bundle import load_bundle
 from metactl_ros.settings import shipped_policy
 from metactl_ros.signals import ArmState, Reference
 from metactl_ros.sim.rk4_arm import Rk4Arm
@@ -25,7 +24,7 @@ FASTEST_RADPS = 3.0
 def controller_of(name, settings):
     """Return a loop and a policy for a batch of arms."""
     if name == 'policy':
-        bundle = load_bundle(shipped_policy(), settings.arm, settings.controller)
+        bundle = load_learned(shipped_policy(), settings.arm, settings.controller)
         loop = ControlLoop(settings.arm, without_warmup(bundle.controller))
         return loop, lambda windows: np.stack([bundle.policy(window) for window in windows])
     controller, policy = load_classical(name, settings.controller, None, PAYLOAD_KG)

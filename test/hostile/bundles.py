@@ -43,7 +43,7 @@ from hostile.runs import (
 from metactl_ros.errors import MetactlError
 from metactl_ros.policy.bundle import load_bundle, MAX_BYTES, SUMS
 from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
-from metactl_ros.settings import load_settings, provenance, shipped_policy
+from metactl_ros.settings import load_settings, policy_file, provenance
 
 NAMES = sorted(MAX_BYTES)
 CONTENT = [name for name in NAMES if name != SUMS]
@@ -380,7 +380,7 @@ def load(path, settings):
         if len(text) > MAX_CHARACTERS:
             return SAYS_TOO_MUCH
         return 2 if str(path) in text else NAMES_NOTHING
-    with np.load(shipped_policy() / 'golden.npz') as arrays:
+    with np.load(policy_file('paper_sac') / 'golden.npz') as arrays:
         pairs = zip(arrays['window'], arrays['action'], strict=True)
         worst = max(np.abs(bundle.policy(window) - action).max() for window, action in pairs)
     return 0 if worst <= 2 * GOLDEN_TOLERANCE else ACTS_OTHERWISE
@@ -400,7 +400,7 @@ def judge(count, seed, only=(), say=say_nothing):
         make, allowed = KINDS[name]
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / 'bundle.metactl'
-            shutil.copytree(shipped_policy(), copy)
+            shutil.copytree(policy_file('paper_sac'), copy)
             path = make(copy, rng)
             ending = run_forked(lambda path=path: load(path, settings))
             tally.add(name, f'{name} {number}', ending, allowed)

@@ -57,12 +57,15 @@ def test_a_file_that_does_not_exist_refuses_with_code_2_and_its_name(
 def test_a_policy_that_does_not_exist_refuses_with_code_2_and_the_names_there_are(capsys):
     assert main(['up', '--plant', 'none', '--policy', 'robust_tau3']) == 2
     said = capsys.readouterr().err
-    assert "policy: expected the path of a bundle NAME.metactl or one of ['robust_tau2'" in said
+    assert (
+        "policy: expected the path of a bundle NAME.metactl or one of ['adaptive', 'paper_sac'"
+        in said
+    )
     assert "found 'robust_tau3'" in said
 
 
 def test_a_policy_is_found_by_name_or_by_path(tmp_path):
-    assert policy_file('robust_tau2') == shipped_policy()
+    assert policy_file('adaptive') == shipped_policy()
     assert policy_file(tmp_path) == tmp_path
 
 

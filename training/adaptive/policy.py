@@ -7,6 +7,7 @@ by tanh, means over joints as products with constants.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 import math
 
 import numpy as np
@@ -19,9 +20,11 @@ from metactl_ros.signals import Array
 from training.adaptive.bank import BankConstants, NUM_DELAYS
 from training.adaptive.network import (
     AttentionPool,
+    Constant,
     MOST_LOGIT,
     NUM_STATIC,
     NUM_TOKEN,
+    schedule,
     Scheduler,
 )
 from training.adaptive.segments import Adaptive
@@ -98,15 +101,37 @@ def policy_of(law: Adaptive, num_joints: int) -> Callable[[Array], Array]:
     return policy
 
 
+def constant_bank(law: Adaptive, payload_max_kg: float) -> BankSettings:
+    """Return the bank that was learned without a network, with its constant schedule.
+
+    In training a delay's misfit is its mean over the window, here it fades over half a second.
+    """
+    assert isinstance(law.scheduler, Constant)
+    bias = law.scheduler.bias.detach()
+    by = schedule(bias[None, None])
+    return replace(
+        bank_settings(law.constants, payload_max_kg),
+        correction=numbers(by.correction[0, 0]),
+        offset_drift=by.drift.item(),
+        noise=by.noise.item(),
+        payload_drift=by.payload_drift.item(),
+        beta=by.beta.item(),
+        delay_logits=numbers(bias[:NUM_DELAYS]),
+        sharpness=law.scheduler.log_sharpness.exp().item(),
+        is_scheduled=False,
+    )
+
+
+def numbers(x: Tensor) -> tuple[float, ...]:
+    """Return the entries of a vector."""
+    return tuple(x.detach().double().tolist())
+
+
 def bank_settings(constants: BankConstants, payload_max_kg: float) -> BankSettings:
     """Return the bank that the constants describe, scheduled by a policy.
 
     What the schedule of the settings would be matters only while no policy has answered.
     """
-
-    def numbers(x: Tensor) -> tuple[float, ...]:
-        return tuple(x.detach().double().tolist())
-
     return BankSettings(
         num_delays=NUM_DELAYS,
         payload_max_kg=payload_max_kg,

@@ -6,9 +6,9 @@ Everything on it comes from the result file; no number is written by hand.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 
@@ -19,20 +19,26 @@ import numpy as np
 
 from metactl_ros.baselines import ORACLE
 from metactl_ros.metrics import delta_percent
+from metactl_ros.signals import Array
 
-RESAMPLES = 10_000
+RESAMPLES, FEW_RESAMPLES = 10_000, 1_000
+ONCE = '_once'
+"""Ends the name of a controller that was tuned once for all sensors."""
+ADAPTIVE = ('adaptive',)
+"""Bundles of the adaptive law."""
 CONFIDENCE = 0.95
 
 
 def write_page(path: Path, result: Mapping[str, Any]) -> None:
     """Write the page, and its picture beside it under the same name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture = path.with_suffix('.png')
-    draw_heatmap(picture, result)
-    path.write_text(page_of(result, picture.name), encoding='utf-8')
+    picture, second = path.with_suffix('.png'), path.with_name(f'{path.stem}_variation.png')
+    draw_heatmap(picture, result, RMSE)
+    draw_heatmap(second, result, VARIATION)
+    path.write_text(page_of(result, picture.name, second.name), encoding='utf-8')
 
 
-def page_of(result: Mapping[str, Any], picture: str) -> str:
+def page_of(result: Mapping[str, Any], picture: str, second: str) -> str:
     """Return the page as Markdown."""
     judging = result['judging']
     num_rollouts = len(judging['payloads_kg']) * judging['rollouts']
@@ -43,7 +49,11 @@ def page_of(result: Mapping[str, Any], picture: str) -> str:
         '',
         verdict(result),
         '',
-        f'![change of RMSE against ct, per controller and regime]({picture})',
+        f'![RMSE per controller and regime]({picture})',
+        '',
+        f'![variation of efforts per controller and regime]({second})',
+        '',
+        *over_all_regimes(result),
         '',
         f'Each figure is over {num_rollouts} rollouts: {judging["rollouts"]} pairs of phases at '
         f'each of the payloads {", ".join(f"{p:g}" for p in judging["payloads_kg"])} kg, the same '
@@ -51,8 +61,10 @@ def page_of(result: Mapping[str, Any], picture: str) -> str:
         '`against ct` and `against ct_best` compare the same rollouts. Errors are those of the '
         'arm itself, not of what its sensors say. Rivals are tuned on other seeds, payloads and '
         'references (`results/tuning.json`), for three kinds of sensors: ideal ones, 12-bit '
-        'encoders (also used under velocity noise) and a delay of 20 ms (also used at 10 ms). '
-        'Learned policies are as trained, with ideal sensors. `lugre_observer` is given the '
+        'encoders (also used under velocity noise) and a delay of 20 ms (also used at others). '
+        f'Those whose name ends in `{ONCE}` are tuned once for all three kinds, as by a user who '
+        'does not know which he has. The adaptive law is one bundle in all regimes, and told of '
+        'none; `paper_sac` is as trained, with ideal sensors. `lugre_observer` is given the '
         "plant's friction constants but not its memory, Slotine and Li's law the payload estimate "
         'that the learned policy sees, too. `oracle` is told payload, friction '
         'and memory: not a rival. `moved` is the share of steps in which the shield '
@@ -63,6 +75,57 @@ def page_of(result: Mapping[str, Any], picture: str) -> str:
         lines += ['', *regime_table(result, regime)]
     lines += ['', *spot_checks(result), '']
     return '\n'.join(lines)
+
+
+def over_all_regimes(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table over all regimes: how each controller fares beside the adaptive law.
+
+    An RMSE is taken as a share of that of `ct` in the regime, so that regimes weigh alike; a lost
+    cell counts as 1. The interquartile mean leaves out the best and the worst quarter of all pairs
+    of regime and phases.
+    """
+    cells = [
+        cells_of(result, regime=regime['name'], enforcement='enforce')
+        for regime in result['regimes']
+    ]
+    num_rollouts = result['judging']['rollouts']
+    shares = {
+        name: np.array([_shares(table[name], table['ct'], num_rollouts) for table in cells])
+        for name in cells[0]
+    }
+    own = next((name for name in result['learned'] if name in ADAPTIVE), result['learned'][0])
+    yield f'| controller | IQM of RMSE / that of ct | `{own}` better with probability | lost |'
+    yield '|---|---|---|---|'
+    for name, values in sorted(shares.items(), key=lambda row: float(iqm(row[1]))):
+        better = (shares[own] < values) + 0.5 * (shares[own] == values)
+        lost = sum(table[name]['num_failures'] for table in cells)
+        iqms = _resampled(values, iqm)
+        chance = '-' if name == own else _figure(1.0, _resampled(better, np.mean), digits=2)
+        yield f'| `{name}` | {_figure(1.0, iqms, digits=3)} | {chance} | {lost} |'
+
+
+def _shares(cell: Mapping[str, Any], base: Mapping[str, Any], num_rollouts: int) -> Array:
+    """Return the RMSE of each rollout as a share of that of ct, 1 where an arm was lost."""
+    if cell['rmse'] is None or base['rmse'] is None:
+        return np.ones(num_rollouts)
+    return np.asarray(np.array(cell['rmse_by_rollout']) / np.array(base['rmse_by_rollout']))
+
+
+def iqm(values: Array) -> float:
+    """Return the mean of the middle half."""
+    ordered = np.sort(values, axis=None)
+    quarter = len(ordered) // 4
+    return float(ordered[quarter : len(ordered) - quarter].mean())
+
+
+def _resampled(values: Array, figure: Callable[[Array], Any]) -> tuple[float, float, float]:
+    """Return a figure of (regimes, rollouts) and its interval over pairs of phases."""
+    rng = np.random.default_rng(0)
+    num = values.shape[1]
+    found = [float(figure(values[:, rng.integers(num, size=num)])) for _ in range(FEW_RESAMPLES)]
+    tail = 0.5 * (1.0 - CONFIDENCE)
+    low, high = np.quantile(found, [tail, 1.0 - tail])
+    return float(figure(values)), float(low), float(high)
 
 
 def cells_of(result: Mapping[str, Any], **wanted: str) -> dict[str, dict[str, Any]]:
@@ -129,10 +192,12 @@ def _change(cell: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     return _figure(100.0, interval(cell['rmse_by_rollout'], base['rmse_by_rollout']), sign='+')
 
 
-def _figure(scale: float, found: tuple[float, float, float] | None, sign: str = '') -> str:
+def _figure(
+    scale: float, found: tuple[float, float, float] | None, sign: str = '', digits: int = 1
+) -> str:
     if found is None:
         return '-'
-    mean, low, high = (f'{scale * value:{sign}.1f}' for value in found)
+    mean, low, high = (f'{scale * value:{sign}.{digits}f}' for value in found)
     return f'{mean} ({low} to {high})'
 
 
@@ -255,34 +320,45 @@ def spot_checks(result: Mapping[str, Any]) -> Iterator[str]:
         yield f'| {regime} | `{name}` | {shown[0]} | {shown[1]} | {difference} |'
 
 
-def draw_heatmap(path: Path, result: Mapping[str, Any]) -> None:
-    """Draw the change of RMSE against ct, controllers by regimes, under the shield.
+class Heatmap(NamedTuple):
+    """What a picture shows of each cell."""
 
-    The colour is how many times the RMSE is that of the best in the regime, the oracle included.
+    title: str
+    key: str
+    scale: float
+    form: str
+
+
+RMSE = Heatmap('RMSE, mrad', 'rmse', 1e3, '.1f')
+VARIATION = Heatmap('variation of efforts, N m/s', 'variation_nmps', 1.0, '.0f')
+
+
+def draw_heatmap(path: Path, result: Mapping[str, Any], what: Heatmap) -> None:
+    """Draw one figure of each cell, controllers by regimes, under the shield.
+
+    The colour is how many times it is that of the best in the regime, the oracle included.
     """
     regimes = [regime['name'] for regime in result['regimes']]
     by_regime = [cells_of(result, regime=name, enforcement='enforce') for name in regimes]
-    names = [name for name in by_regime[0] if name != 'ct']
-    change = np.full((len(names), len(regimes)), np.nan)
+    names = list(by_regime[0])
+    values = np.full((len(names), len(regimes)), np.nan)
     for column, cells in enumerate(by_regime):
         for row, name in enumerate(names):
-            own, base = cells[name]['rmse'], cells['ct']['rmse']
-            if own is not None and base is not None:
-                change[row, column] = delta_percent(own, base)
+            if cells[name]['rmse'] is not None:
+                values[row, column] = what.scale * cells[name][what.key]
     figure, axes = plt.subplots(
-        figsize=(2.6 + 0.75 * len(regimes), 1.9 + 0.42 * len(names)), layout='constrained'
+        figsize=(2.6 + 0.62 * len(regimes), 1.9 + 0.36 * len(names)), layout='constrained'
     )
-    left = 1.0 + change / 100.0
-    times = left / np.nanmin(left, axis=0)
+    times = values / np.nanmin(values, axis=0)
     colours = plt.get_cmap('RdYlGn_r').with_extremes(bad='#bbbbbb')
     image = axes.imshow(times, cmap=colours, norm=LogNorm(1.0, 16.0), aspect='auto')
-    for row, column in np.ndindex(change.shape):
-        value = change[row, column]
-        text = 'lost' if np.isnan(value) else f'{value:+.1f}'
-        axes.text(column, row, text, ha='center', va='center', fontsize=8)
+    for row, column in np.ndindex(values.shape):
+        value = values[row, column]
+        text = 'lost' if np.isnan(value) else f'{value:{what.form}}'
+        axes.text(column, row, text, ha='center', va='center', fontsize=7)
     axes.set_xticks(range(len(regimes)), regimes, rotation=40, ha='right')
     axes.set_yticks(range(len(names)), names)
-    axes.set_title('RMSE against fixed gains (ct), %')
+    axes.set_title(what.title)
     bar = figure.colorbar(image, ax=axes, label='times the best', ticks=[1, 2, 4, 8, 16])
     bar.ax.set_yticklabels(['1', '2', '4', '8', '16'])
     bar.ax.minorticks_off()
