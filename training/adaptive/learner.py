@@ -45,11 +45,10 @@ class AdaptConfig:
     arms: int = 384
     """In a batch."""
     segment_ticks: int = 40
-    learning_rate: float = 1e-3
+    learning_rate: float = 1.5e-3
     variation_weight: float = 0.2
-    first_weight: float = 4.0
-    """Of the first segment of an episode, in which the initial error decays; what efforts vary in
-    it counts a quarter."""
+    first_weight: float = 3.0
+    """Of the first segment of an episode, in which the initial error decays."""
     lost_weight: float = 5.0
     """Of what a lost arm is charged with: less than tracking costs, and losing arms would pay."""
     gentle_updates: int = 100
@@ -202,8 +201,7 @@ def segment_loss(
     weight = config.first_weight if is_first else 1.0
     tracking = 3.0 * weight * torch.log(rmse_mrad + 0.7) + 0.05 * torch.relu(rmse_mrad - 15.0)
     delay = 0.2 * counted.delay_loss.mean(0)
-    smooth = config.variation_weight * (0.25 if is_first else 1.0)
-    good = tracking + smooth * variation.mean(0)
+    good = tracking + config.variation_weight * variation.mean(0)
     good = good + delay + 0.1 * state_loss.mean(0)
     calm = config.lost_weight * (delay + 2.0 * counted.stiffness.mean(0))
     calm = torch.where(torch.isfinite(calm), calm, 0.0)

@@ -17,7 +17,7 @@ from training.adaptive.bodies import Arms, Lumped
 
 DT_S = 0.01
 SUBSTEPS = 2
-DELAY_SHARES = (0.50, 0.14, 0.13, 0.10, 0.08, 0.03, 0.02)
+DELAY_SHARES = (0.42, 0.16, 0.15, 0.12, 0.10, 0.03, 0.02)
 """Of worlds whose states are 0, 1, 2... control periods late. The bank knows up to four; the rest
 teach it to be gentle."""
 MAX_DELAY = len(DELAY_SHARES) - 1
