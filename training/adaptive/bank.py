@@ -145,9 +145,14 @@ def damping(theta: Tensor, v: Tensor) -> Tensor:
     return torch.relu(slope)
 
 
-def weights_of(logits: Tensor) -> Tensor:
-    """Return how likely the delays are, (B, K): a softmax without its thin tail."""
-    kept = torch.relu(torch.softmax(logits, -1) - LEAST_WEIGHT)
+def weights_of(logits: Tensor, age: Tensor) -> Tensor:
+    """Return how likely the delays are, (B, K): a softmax without its thin tail.
+
+    A delay counts once something that it predicts was measured; until then there is none.
+    """
+    order = torch.arange(NUM_DELAYS, dtype=logits.dtype)
+    possible = torch.where(order < age.clamp(min=1.0), logits, -1e4)
+    kept = torch.relu(torch.softmax(possible, -1) - LEAST_WEIGHT)
     return kept / kept.sum(-1, keepdim=True)
 
 
@@ -286,7 +291,7 @@ def _forget(
     constants: BankConstants, bank: Bank, by: Schedule, psi: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the covariances after one more measurement, and with the drift of one period."""
-    weights = weights_of(by.logits)
+    weights = weights_of(by.logits, bank.age)
     with torch.no_grad():
         psi_now = (weights[:, :, None, None] * psi).sum(1)
         y_now = (weights[:, :, None] * y).sum(1)
@@ -314,7 +319,7 @@ def to_now(at: Setting, bank: Bank, by: Schedule, felt: Tensor, ref: Reference) 
         q = torch.cat((bank.q[:, j - 1 : j], q), 1)
         v = torch.cat((bank.v[:, j - 1 : j], v), 1)
         zeta = torch.cat((bank.zeta[:, j - 1 : j], zeta), 1)
-    pi = weights_of(by.logits)
+    pi = weights_of(by.logits, bank.age)
     w = pi[..., None]
     q_now, v_now = (w * q).sum(1), (w * v).sum(1)
     theta = (w[..., None] * bank.theta).sum(1)

@@ -46,6 +46,8 @@ BOUNDS = np.array([4.0, 6.0, 4.0, 3.0, 12.0, 12.0, 0.9 / FRICTION_SHARE])
 """Of theta: more is no friction, and an offset never asks for more than a joint can give."""
 PULL_Q_RAD, PULL_V_RADPS, MOST_ZETA_RAD, MOST_A_RADPS2 = 0.1, 1.5, 3.0, 300.0
 """How far a hypothesis may stray from what is measured before it is brought back."""
+IMPOSSIBLE = -1e4
+"""As a logit."""
 LEAST_WEIGHT = 1e-4
 """A delay that is less likely does not count."""
 MISFIT_SHARE = 0.04
@@ -266,7 +268,9 @@ class ObserverBank:
         self._q = found.q + L[..., 0] * found.nu_q + L[..., 1] * dt * found.nu_v
         self._v = found.v + L[..., 2] * found.nu_v + L[..., 3] * found.nu_q / dt
         self._zeta = found.zeta
-        self.pi = weights_of(by.logits)
+        # A delay counts once something that it predicts was measured; until then there is none.
+        is_possible = self._delays < max(self.age, 1)
+        self.pi = weights_of(np.where(is_possible, by.logits, IMPOSSIBLE))
         kept = self._learned
         self._explain(found, by, L)
         self.age += 1
