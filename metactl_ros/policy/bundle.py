@@ -38,6 +38,7 @@ import sys
 from typing import TypeVar
 
 from metactl_ros.control.gain_map import GainBox
+from metactl_ros.control.lyapunov import LyapunovFunction
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import BundleError
@@ -122,6 +123,9 @@ def load_bundle(
     elif estimator is not None and on_estimator is not None:
         controller = on_estimator
     check_made_for(path, contract, settings_arm, controller)
+    inertias = settings_arm.sample_inertias(controller.payload_max_kg)
+    with refusing(path / 'contract.json'):
+        LyapunovFunction(controller.lyapunov, controller.law, inertias)  # P must certify
     content = _verified(path, files, contract)
     return Bundle(**vars(content), controller=replace(controller, context=contract.context))
 

@@ -352,6 +352,13 @@ class ObserverBank:
         return Estimate(q_now, v_now, self.unit_nm * np.sum(theta * phi, axis=-1), payload_kg)
 
 
+def ahead(arm: ArmModel, now: Estimate, effort_nm: Array, dt_s: float) -> Estimate:
+    """Return an estimate one period later, under an effort, shape (..., n)."""
+    posture = arm.body(now.payload_kg).at(now.q, now.qd)
+    a = posture.solve(effort_nm - posture.bias - now.d_nm)
+    return now._replace(q=now.q + dt_s * (now.qd + 0.5 * dt_s * a), qd=now.qd + dt_s * a)
+
+
 def _where(condition: Flags, yes: Array, no: Array) -> Array:
     """Return (..., any shape): for each arm that of one of two arrays."""
     return np.where(

@@ -8,12 +8,19 @@
                     run forward to now; the law acts on that state, disturbance and payload
 
 Each period takes one effort of those that were sent, in their order, so that a state that is lost,
-or two that come at once, shift nothing.
+or two that come at once, shift nothing. In a tick without a new state the law acts on where the
+model has gone since: at 1 rad / s the arm moves by 10 mrad in a period.
 """
 
 import numpy as np
 
-from metactl_ros.control.estimators.bank import BankSettings, Innovation, ObserverBank, Schedule
+from metactl_ros.control.estimators.bank import (
+    ahead,
+    BankSettings,
+    Innovation,
+    ObserverBank,
+    Schedule,
+)
 from metactl_ros.control.estimators.estimator import effort_told, Estimate, UsableStates
 from metactl_ros.control.law import TrackingState
 from metactl_ros.dynamics.rigid_body import ArmModel
@@ -66,7 +73,7 @@ class BankEstimation:
 
     def __init__(self, settings: BankSettings, arm: ArmModel, period_ns: int) -> None:
         self._period_ns, self._dt_s = period_ns, seconds(period_ns)
-        self._bank = ObserverBank(settings, arm, self._dt_s)
+        self._arm, self._bank = arm, ObserverBank(settings, arm, self._dt_s)
         self._is_scheduled = settings.is_scheduled
         self._num_delays, self._num_joints = settings.num_delays, len(arm.joint_names)
         self._largest_nm = np.array(arm.limits.effort_nm)
@@ -85,6 +92,7 @@ class BankEstimation:
         self._found: Innovation | None = None
         self._schedule: Schedule | None = None
         self._now: Estimate | None = None
+        self._num_ahead = 0
         self._y = np.zeros(shape), np.zeros(shape)
         self.features = np.zeros((*shape[:-1], shape[-1] * self._token_size))
         self.estimate_nm = np.zeros(shape)
@@ -148,7 +156,7 @@ class BankEstimation:
             self._found = None
 
     def estimate(self, at: TrackingState, schedule: Array) -> Estimate:
-        """Return state, disturbance and payload now; without a new state the last ones."""
+        """Return state, disturbance and payload now; without a new state the model goes on."""
         if self._found is not None:
             if self._is_scheduled:
                 self._take(schedule)
@@ -158,6 +166,11 @@ class BankEstimation:
             now = self._bank.to_now(by, at.qd_desired, at.qdd_desired)
             d_nm = np.minimum(np.maximum(now.d_nm, -self._largest_nm), self._largest_nm)
             self._now, self.estimate_nm = now._replace(d_nm=d_nm), d_nm
+            self._num_ahead = 0
+        elif self._now is not None and len(self._waiting) > self._num_ahead:
+            sent = self._waiting[self._num_ahead]
+            self._now = ahead(self._arm, self._now, sent, self._dt_s)
+            self._num_ahead += 1
         if self._now is None:  # nothing was ever observed
             return Estimate(at.q, at.qd, self.estimate_nm, np.zeros(at.q.shape[:-1]))
         return self._now

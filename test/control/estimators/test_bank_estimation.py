@@ -118,11 +118,23 @@ def test_a_state_that_is_lost_or_two_at_once_shift_no_effort():
     np.testing.assert_allclose(holed.q, whole.q, atol=1e-3)
 
 
-def test_without_a_new_state_the_estimate_stays():
+def test_without_a_new_state_the_model_goes_on_under_what_was_sent():
+    """As far as there were ticks, and no further."""
     estimation = begun()
-    first, _ = ride(estimation, 10)
-    again = estimation.estimate(at([9.0, 9.0]), NOTHING)
-    assert again is first
+    last, (q, qd) = ride(estimation, 60)
+    ahead = estimation.estimate(at([9.0, 9.0]), NOTHING)
+    np.testing.assert_allclose(ahead.q, q + 0.01 * qd, atol=2e-3)
+    assert np.abs(ahead.qd - last.qd).max() > 1e-3
+    assert estimation.estimate(at([9.0, 9.0]), NOTHING) is ahead
+    estimation.record_effort(np.zeros(2), YES, YES)
+    assert estimation.estimate(at([9.0, 9.0]), NOTHING) is not ahead
+
+
+def test_before_a_first_state_nothing_goes_on():
+    estimation = begun()
+    estimation.record_effort(np.zeros(2), YES, YES)
+    here = at([0.3, -0.4])
+    assert estimation.estimate(here, NOTHING).q is here.q
 
 
 def test_two_states_after_one_tick_are_both_used():
@@ -142,9 +154,10 @@ def test_two_states_after_one_tick_are_both_used():
 @pytest.mark.parametrize('ticks', [0, -3, 0.4])
 def test_a_state_of_a_period_that_has_one_changes_nothing(ticks):
     estimation = begun()
-    found, _ = ride(estimation, 10)
+    ride(estimation, 10)
+    now = estimation.estimate(at([0.3, 0.3]), NOTHING)
     estimation.observe(round((9 + ticks) * PERIOD_NS), at([1.0, 1.0]), YES, 0.0, None)
-    assert estimation.estimate(at([0.3, 0.3]), NOTHING) is found
+    assert estimation.estimate(at([0.3, 0.3]), NOTHING) is now
 
 
 @pytest.mark.parametrize(('ticks', 'is_anew'), [(GAP_PERIODS, False), (GAP_PERIODS + 1, True)])
