@@ -273,17 +273,26 @@ def controllers(sensors: str) -> list[ControllerSpec]:
 def cells_of(
     benchmark: Benchmark, regimes: Sequence[Regime], peak_nm: tuple[float, ...]
 ) -> list[Cell]:
-    """Return all cells: RK4 with both ways of the shield, and spot checks in PyBullet."""
+    """Return all cells: RK4 with both ways of the shield, and spot checks in PyBullet.
+
+    Of those that were tuned once only what counts: RK4 under the shield.
+    """
     cases = benchmark.judging
-    full = [(Conditions(enforcement=how), cases) for how in ENFORCEMENTS]
     few = replace(cases, rollouts=SPOT_ROLLOUTS)
     spot = [(Conditions(), few), (Conditions(plant='bullet'), few)]
-    return [
-        Cell(spec=spec, regime=regime, conditions=conditions, cases=own, peak_nm=peak_nm)
-        for regime in regimes
-        for spec in controllers(regime.tuned_for)
-        for conditions, own in (*full, *(spot if regime.name in SPOT_REGIMES else ()))
-    ]
+    cells = []
+    for regime in regimes:
+        for spec in controllers(regime.tuned_for):
+            is_once = spec.name.endswith(ONCE)
+            full = [(Conditions(enforcement=how), cases) for how in ENFORCEMENTS]
+            chosen = full[:1] if is_once else full
+            if regime.name in SPOT_REGIMES and not is_once:
+                chosen = chosen + spot
+            cells += [
+                Cell(spec=spec, regime=regime, conditions=conditions, cases=own, peak_nm=peak_nm)
+                for conditions, own in chosen
+            ]
+    return cells
 
 
 def baseline_peak(benchmark: Benchmark) -> tuple[float, ...]:

@@ -297,6 +297,8 @@ def test_every_regime_can_be_drawn_and_has_a_tuning_of_its_own():
     for regime in BENCHMARK.regimes:
         settings = settings_in(SETTINGS, regime, PEAK_NM)
         assert len(draw_cases(settings, regime, SMALL).payload_estimate_kg) == 6
-        tuned = BENCHMARK.regime(getattr(BENCHMARK.sensors, regime.tuned_for))
-        assert tuned.tuned_for == regime.tuned_for
+        (tuned,) = getattr(BENCHMARK.sensors, regime.tuned_for)
+        assert BENCHMARK.regime(tuned).tuned_for == regime.tuned_for
+    kinds = {BENCHMARK.regime(name).tuned_for for name in BENCHMARK.sensors.any}
+    assert kinds | {'any'} == {f.name for f in fields(Sensors)}
     assert [f.name for f in fields(Sensors)] == list(asdict(BENCHMARK.sensors))

@@ -160,9 +160,13 @@ def regime_table(result: Mapping[str, Any], regime: Mapping[str, Any]) -> Iterat
             f'{cell["variation_nmps"]:.0f}',
             f'{100.0 * cell["shield_activation"]:.1f}',
             str(cell['num_failures']),
-            '-' if counting[name]['rmse'] is None else f'{1e3 * counting[name]["rmse"]:.1f}',
+            _counted(counting.get(name)),
         ]
         yield f'| {" | ".join(row)} |'
+
+
+def _counted(cell: Mapping[str, Any] | None) -> str:
+    return '-' if cell is None or cell['rmse'] is None else f'{1e3 * cell["rmse"]:.1f}'
 
 
 def interval(
