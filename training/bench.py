@@ -29,7 +29,7 @@ from torch import nn
 from metactl_ros.baselines import load_learned
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.files import write_json
-from metactl_ros.settings import load_settings, Settings, shipped_policy
+from metactl_ros.settings import load_settings, make_plant, Settings, shipped_policy
 from metactl_ros.signals import seconds
 from metactl_ros.sim.bullet_arm import BulletArm
 from metactl_ros.sim.plant import Plant
@@ -195,6 +195,33 @@ def bench_policy(settings: Settings) -> dict[str, float]:
     return {f'policy_alone_p50_ms_w{num_rows}': p50, f'policy_alone_p99_ms_w{num_rows}': p99}
 
 
+def bench_adaptive(settings: Settings) -> dict[str, float]:
+    """Return the time of one tick of the shipped adaptive law for one arm: bank, network, shield.
+
+    In closed loop, without pauses; p99 of each turn, then the median over the turns.
+    """
+    bundle = load_learned(shipped_policy(), settings.arm, settings.controller)
+    episode = draw_evaluation(settings.plant.task, 42, 0.75, 1, 2.0).of_arm(0)
+    loop = ControlLoop(settings.arm, without_warmup(bundle.controller))
+
+    def turn() -> list[float]:
+        plant, taken = make_plant('rk4', settings), []
+        state = plant.reset(episode.start)
+        loop.reset(state)
+        for _ in range(1000):
+            reference = episode.reference.at(seconds(state.stamp_ns))
+            begin = time.perf_counter()
+            action = bundle.policy(loop.observe(state, reference, 0.75))
+            step = loop.actuate(action, state, reference, state.stamp_ns)
+            taken.append(1e3 * (time.perf_counter() - begin))
+            state = plant.step(step.effort_nm)
+        return taken
+
+    turn()
+    p50, p99 = _quantiles(np.array([turn() for _ in range(NUM_TURNS)]))
+    return {'adaptive_tick_p50_ms': p50, 'adaptive_tick_p99_ms': p99}
+
+
 def _quantiles(turns: np.ndarray) -> tuple[float, float]:
     """Return the median, and the median over the turns of their p99."""
     return float(np.median(turns)), float(np.median(np.quantile(turns, 0.99, axis=1)))
@@ -282,6 +309,7 @@ BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {
     'plants': bench_plants,
     'control_step': bench_control_step,
     'policy': bench_policy,
+    'adaptive': bench_adaptive,
     'training': bench_training,
 }
 

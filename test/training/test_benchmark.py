@@ -11,7 +11,7 @@ from rich.console import Console
 from support.trials import CASES, PLAIN
 
 from metactl_ros.baselines import CLASSICAL, ControllerSpec, load_spec
-from metactl_ros.settings import load_settings
+from metactl_ros.settings import load_settings, make_true_arm
 from training import benchmark
 from training.benchmark import draw_cases, load_benchmark, MOVE_S, Regime, Sensors, settings_in
 from training.judge.benchmark_page import (
@@ -267,6 +267,21 @@ def test_a_regime_changes_what_it_says_and_nothing_else(change, path, expected):
         getattr(plant, section), **{name: getattr(getattr(SETTINGS.plant, section), name)}
     )
     assert replace(plant, **{section: restored}) == SETTINGS.plant
+
+
+def test_friction_links_and_what_is_told_of_the_payload_can_differ():
+    plant = settings_in(SETTINGS, replace(PLAIN, friction_factor=0.5), PEAK_NM).plant
+    assert (plant.friction.static_nm, plant.friction.coulomb_nm) == (1.5, 1.0)
+    smooth = SETTINGS.plant.friction.smoothing_velocity_radps
+    assert plant.friction.smoothing_velocity_radps == smooth
+    stronger = settings_in(SETTINGS, replace(PLAIN, friction_factor=1.5), PEAK_NM).plant.friction
+    assert stronger.static_nm / stronger.smoothing_velocity_radps == pytest.approx(3.0 / smooth)
+    heavier = settings_in(SETTINGS, replace(PLAIN, link_mass_factor=1.1), PEAK_NM)
+    assert heavier.arm == SETTINGS.arm  # the controller's
+    assert make_true_arm(heavier)._arm.link_masses_kg == pytest.approx((6.6, 4.4))
+    untold = draw_cases(SETTINGS, replace(PLAIN, tells_payload=False), SMALL)
+    assert not untold.payload_estimate_kg.any()
+    assert untold.start.payload_kg.any()
 
 
 def test_payloads_share_their_phases_and_follow_each_other():
