@@ -114,7 +114,7 @@ def search_space(name: str, settings: Settings) -> list[Parameter]:
             kp,
             _logarithmic('state_correction', 0.1, 3.0),
             _logarithmic('torque_correction', 0.1, 3.0),
-            _logarithmic('sharpness', 0.3, 30.0),
+            _logarithmic('sharpness', 1.0, 100.0),
         ],
         'oracle': [kd, slope, kp],
     }[name]

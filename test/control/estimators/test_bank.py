@@ -35,8 +35,8 @@ BANK = BankSettings(
     noise=1.0,
     payload_drift=1e-6,
     beta=0.1,
-    delay_logits=(4.0, 3.0, 2.0, 1.0, 0.0),
-    sharpness=12.0,
+    delay_logits=(0.4, 0.3, 0.2, 0.1, 0.0),
+    sharpness=60.0,
 )
 K_D, LAMBDA, SLOPE, K_P = 25.0, 3.0, 5.0, 100.0
 
