@@ -15,8 +15,8 @@ from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Mode
 from metactl_ros.processes import loopback_environment, running, Setup
 from metactl_ros.runtime.controller import with_full_window
-from metactl_ros.settings import make_plant, shipped_policy
-from metactl_ros.sim.rollout import run_episode, without_warmup
+from metactl_ros.settings import make_plant, policy_file, shipped_policy
+from metactl_ros.sim.rollout import for_learning, run_episode, without_warmup
 from training.learn.env import ArmEnv, EnvSettings
 
 STEPS = 300
@@ -46,19 +46,21 @@ def test_the_policy_drives_from_the_end_of_the_warm_up_on(bundle, in_process):
     np.testing.assert_array_equal(in_process.modes, expected)
 
 
-def test_the_environment_gives_the_efforts_of_the_in_process_loop(
-    setup, bundle, settings, in_process
-):
+@pytest.mark.parametrize('name', ['adaptive', 'paper_sac'])
+def test_the_environment_gives_the_efforts_of_the_in_process_loop(setup, settings, name):
+    """Neither has a warm-up, and single precision is what the network sees in both."""
+    bundle = load_learned(policy_file(name), settings.arm, settings.controller)
+    loop = ControlLoop(settings.arm, for_learning(bundle.controller))
+    plant = make_plant('rk4', settings)
+    expected = run_episode(plant, setup.episode(), bundle.policy, loop, STEPS)
     window = bundle.controller.context.num_rows
-    env, efforts = watched_env(settings, window)
-    observation, _ = env.reset(options={'episode': as_followed(setup.episode())})
-    for k in range(STEPS):
+    env, efforts = watched_env(replace(settings, controller=bundle.controller), window)
+    observation, _ = env.reset(options={'episode': setup.episode()})
+    for _ in range(STEPS):
         action = bundle.policy(observation.astype(np.float64).reshape(window, -1))
-        # The environment has no warm-up; the others hold the nominal gains until the window fills.
-        action = env.loop.nominal_action if in_process.modes[k] else action
         observation, *_ = env.step(action)
     env.close()
-    np.testing.assert_array_equal(efforts, in_process.effort_nm)
+    np.testing.assert_array_equal(efforts, expected.effort_nm)
 
 
 @pytest.mark.parametrize('name', BASELINES)

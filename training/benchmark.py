@@ -5,7 +5,7 @@
     python -m training.benchmark                  # everything: results/, docs/benchmark.md
     python -m training.benchmark --regime tau_2 delay_20ms --out runs/some.json
 
-Every controller runs on the same episodes, once under the shield, as in the node, and once with
+Every controller runs on the same episodes under the shield, as in the node; learned ones also with
 the shield only counting. Classical gains come from config/classical/ (python -m training.tune) as
 tuned for the sensors of the regime, on other seeds, payloads and references; learned policies are
 as they were trained, with ideal sensors. Cells that are done are kept in --cells, and not run
@@ -273,9 +273,9 @@ def controllers(sensors: str) -> list[ControllerSpec]:
 def cells_of(
     benchmark: Benchmark, regimes: Sequence[Regime], peak_nm: tuple[float, ...]
 ) -> list[Cell]:
-    """Return all cells: RK4 with both ways of the shield, and spot checks in PyBullet.
+    """Return all cells: RK4 under the shield, and spot checks in PyBullet.
 
-    Of those that were tuned once only what counts: RK4 under the shield.
+    Learned controllers run with a shield that only counts, too.
     """
     cases = benchmark.judging
     few = replace(cases, rollouts=SPOT_ROLLOUTS)
@@ -283,11 +283,10 @@ def cells_of(
     cells = []
     for regime in regimes:
         for spec in controllers(regime.tuned_for):
-            is_once = spec.name.endswith(ONCE)
-            full = [(Conditions(enforcement=how), cases) for how in ENFORCEMENTS]
-            chosen = full[:1] if is_once else full
-            if regime.name in SPOT_REGIMES and not is_once:
-                chosen = chosen + spot
+            hows = ENFORCEMENTS if spec.learned else ENFORCEMENTS[:1]
+            chosen = [(Conditions(enforcement=how), cases) for how in hows]
+            if regime.name in SPOT_REGIMES and not spec.name.endswith(ONCE):
+                chosen += spot
             cells += [
                 Cell(spec=spec, regime=regime, conditions=conditions, cases=own, peak_nm=peak_nm)
                 for conditions, own in chosen

@@ -24,10 +24,12 @@ from rich.console import Console
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement
+from metactl_ros.dynamics.two_link import TwoLinkBody
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_settings, make_true_arm, provenance, Settings
 from metactl_ros.signals import Array, each_arm, Policy, seconds
 from metactl_ros.sim.plant import SensedPlant
+from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import Episode
 from training.adaptive.finished import adaptive_controller, read_adapted
@@ -61,7 +63,8 @@ class TrueRun(NamedTuple):
     """What really happened in a batch of episodes; time first, (T, N, n) unless stated."""
 
     off_nm: Array
-    """d - d^: what the law's model lacks, less what was estimated."""
+    """d - d^: what the law's model lacks, less what was estimated; d is the mean of both ends of
+    the period in which the effort acts."""
     error_rad: Array
     value: Array
     """V of the true state, (T, N)."""
@@ -91,13 +94,13 @@ def run_true(
         reference = episodes.reference.at(seconds(state.stamp_ns))
         window = loop.observe(state, reference, episodes.payload_estimate_kg)
         step = loop.actuate(policy(window), state, reference, state.stamp_ns)
-        given = (
-            step.effort_nm if limit is None else np.clip(step.effort_nm, -np.array(limit), limit)
-        )
+        given = step.effort_nm
+        if limit is not None:
+            given = np.clip(given, -np.array(limit), limit)
         truth, qdd = arm.true_state, arm.acceleration(given)
         assert step.estimate is not None
-        model = settings.arm.body(step.estimate.payload_kg).at(truth.q_rad, truth.qd_radps)
-        lack = step.effort_nm - model.apply(qdd) - model.bias
+        model = settings.arm.body(step.estimate.payload_kg)
+        lack = _lack(arm, model, step.effort_nm, given)
         e, e_dot = reference.q_rad - truth.q_rad, reference.qd_radps - truth.qd_radps
         slope = controller.law.slope_per_s
         xi = np.concatenate((e, e_dot + slope * e), axis=-1)
@@ -106,9 +109,17 @@ def run_true(
         value = 0.5 * np.sum(xi * gradient, axis=-1)
         rise = np.sum(xi_dot * gradient, axis=-1)
         excess = rise + loop.lyapunov.alpha_per_s * (value - loop.lyapunov.target_level)
-        rows.append((lack - step.estimate.d_nm, e, value, excess, step.decision.was_moved))
         state = plant.step(step.effort_nm)
+        mean = 0.5 * (lack + _lack(arm, model, step.effort_nm, given))
+        rows.append((mean - step.estimate.d_nm, e, value, excess, step.decision.was_moved))
     return TrueRun(*(np.stack(column) for column in zip(*rows, strict=True)))
+
+
+def _lack(arm: Rk4Arm, model: TwoLinkBody, sent_nm: Array, given_nm: Array) -> Array:
+    """Return what of an effort a model does not explain now, N m; the motors gave another."""
+    here = arm.true_state
+    posture = model.at(here.q_rad, here.qd_radps)
+    return sent_nm - posture.apply(arm.acceleration(given_nm)) - posture.bias
 
 
 def conformal_rho(off_nm: Array, coverage: float) -> Array:
@@ -156,15 +167,12 @@ def check(
         )
         is_covered = each_arm(np.abs(run.off_nm) <= rho)
         error = np.linalg.norm(run.error_rad, axis=-1)
-        # V must first have fallen to v_0 by (6) of docs/theorem.md: that has its own time.
-        bound = (
-            run.value[0]
-            * np.exp(
-                -controller.lyapunov.alpha_per_s / controller.law.rate_hz * np.arange(num_steps)
-            )[:, np.newaxis]
-        )
-        radius = loop.lyapunov.error_radius_rad
-        allowed = radius * np.sqrt(1.0 + np.maximum(bound, 0.0) / loop.lyapunov.target_level)
+        # From what V is when the warm-up ends it falls to v_0 by (6) of docs/theorem.md.
+        ticks = np.arange(num_steps - settled)[:, np.newaxis]
+        fall = np.exp(-controller.lyapunov.alpha_per_s / controller.law.rate_hz * ticks)
+        level, radius = loop.lyapunov.target_level, loop.lyapunov.error_radius_rad
+        bound = level + np.maximum(run.value[settled] - level, 0.0) * fall
+        allowed = radius * np.sqrt(bound / level)
         has_held = np.minimum.accumulate(is_covered[settled:], axis=0)
         outside = run.value[later:] > loop.lyapunov.target_level
         rows.append(
