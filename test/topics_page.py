@@ -203,6 +203,8 @@ def page() -> str:
     lines += [
         '- `normal.GAIN` for each gain, and `constant`: normal . theta + constant <= 0 was asked',
         '- `estimate.JOINT` for each joint, if the controller has an estimator: N m',
+        '- `estimated_q_rad.JOINT`, `estimated_qd_radps.JOINT` and `estimated_payload_kg`, if it '
+        'acts on an estimated state',
     ]
     return '\n'.join(lines) + '\n'
 

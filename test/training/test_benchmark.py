@@ -199,10 +199,6 @@ def test_the_whole_benchmark_fits_into_half_an_hour_on_two_cores():
     assert KEPT['cell_seconds'] / 2 <= 1800.0
 
 
-@pytest.mark.xfail(
-    reason='results/benchmark.json is of efforts cut joint by joint; scaled in direction the RMSE '
-    'of this cell differs by up to 1.0 %'
-)
 def test_a_kept_cell_can_be_computed_again():
     kept = next(
         c
