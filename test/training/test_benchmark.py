@@ -35,7 +35,7 @@ CELL = benchmark.Cell(
     peak_nm=(100.0, 30.0),
 )
 SPOT_TOLERANCE_PERCENT = 7.0
-"""By which an RMSE in PyBullet may differ from that on RK4; of the bank with a constant schedule half
+"""By which an RMSE in PyBullet may differ from that on RK4; of the bank with constant gains half
 as much again, because which delay it prefers turns on small differences."""
 
 
