@@ -16,7 +16,7 @@ from metactl_ros.control.lyapunov import LyapunovFunction, solve_lyapunov
 from metactl_ros.control.modes import Mode
 from metactl_ros.control.shield import Reason
 from metactl_ros.errors import ConfigError
-from metactl_ros.settings import shipped_policy
+from metactl_ros.settings import policy_file
 
 CONTROLLER = SETTINGS.controller
 STEP_NM = np.array(ARM.limits.effort_rate_nmps) * PERIOD_NS / 1e9
@@ -30,7 +30,7 @@ def wild():
 
 @pytest.fixture(scope='module')
 def shipped():
-    bundle = load_learned(shipped_policy(), ARM, CONTROLLER)
+    bundle = load_learned(policy_file('paper_sac'), ARM, CONTROLLER)
     return log_of(Day(bundle.policy, controller=bundle.controller).bad().ticks)
 
 

@@ -56,7 +56,7 @@ def test_a_shield_that_only_counts_lets_the_arm_move_otherwise():
 
 def test_a_shield_that_counts_on_the_estimate_leaves_an_observer_alone():
     observer = evaluate_controller(OBSERVER, SETTINGS, EPISODES, 100)
-    assert (observer.shield_activation == 0.0).all()
+    assert (observer.shield_activation < 0.1).all()
 
 
 def test_a_bundle_takes_part():
