@@ -334,17 +334,35 @@ def to_now(at: Setting, bank: Bank, by: Schedule, felt: Tensor, ref: Reference) 
     return Estimate(q_now, v_now, d, payload_kg, pi)
 
 
-def law(at: Setting, now: Estimate, by: Schedule, ref: Reference) -> Tensor:
-    """Return the torque of the law, (B, n), N m."""
+def law(at: Setting, now: Estimate, by: Schedule, ref: Reference) -> tuple[Tensor, Tensor]:
+    """Return the torque that holds the arm, and that of the law, each (B, n), N m."""
     q_d, v_d, a_d = ref
     e, e_dot = q_d - now.q, v_d - now.v
     a = a_d + by.Lambda * e_dot + by.K_d * (e_dot + SLOPE_PER_S * e) + by.K_p * e
     body = bodies.loaded(at.model, now.payload_kg)
     M = bodies.inertia(body, now.q, at.model.rotor)
-    return bodies.apply(M, a) + bodies.bias(body, now.q, now.v) + now.d
+    hold = bodies.bias(body, now.q, now.v) + now.d
+    return hold, hold + bodies.apply(M, a)
 
 
-def limit(wanted: Tensor, last: Tensor, effort: Tensor, rate: Tensor) -> Tensor:
-    """Return an effort within size and rate, joint by joint."""
-    near = torch.maximum(torch.minimum(wanted, last + rate * DT_S), last - rate * DT_S)
-    return torch.maximum(torch.minimum(near, effort), -effort)
+def limit(hold: Tensor, wanted: Tensor, last: Tensor, effort: Tensor, rate: Tensor) -> Tensor:
+    """Return the effort on the line from `hold` to `wanted` as far as size and rate allow.
+
+    As `saturate` of `control/law.py`: where `hold` is out of reach, its nearest in reach counts.
+    """
+    low = torch.maximum(last - rate * DT_S, -effort)
+    high = torch.minimum(last + rate * DT_S, effort)
+    way = wanted - hold
+    enter, leave = _passage(hold, way, low, high)
+    misses = (enter.clamp(min=0.0) > leave.clamp(max=1.0))[..., None]
+    start = torch.where(misses, torch.maximum(torch.minimum(hold, high), low), hold)
+    share = _passage(start, way, low, high)[1].clamp(0.0, 1.0)[..., None]
+    return torch.maximum(torch.minimum(start + share * way, high), low)
+
+
+def _passage(start: Tensor, way: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Return between which x the point start + x way is within a box, each (B,)."""
+    slope = torch.where(way.abs() < 1e-9, 1e-9, way)
+    ends = (low - start) / slope, (high - start) / slope
+    enter = torch.minimum(*ends).max(-1).values
+    return enter, torch.maximum(*ends).min(-1).values

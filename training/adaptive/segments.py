@@ -100,7 +100,7 @@ def tick(law: Adaptive, world: World, run: Run, noise: Tensor) -> tuple[Run, Cou
     by = _gentle(asked, run.trust)
     bank = banks.correct(law.constants, at, bank, found, by, M)
     now = banks.to_now(at, bank, by, felt, ref)
-    effort = banks.limit(banks.law(at, now, by, ref), run.last, world.effort, world.rate)
+    effort = banks.limit(*banks.law(at, now, by, ref), run.last, world.effort, world.rate)
     change = (effort - run.last).abs() / world.effort / DT_S
     time_s = run.time_s + DT_S
     motion = worlds.advance(world, run.motion, effort, run.time_s, noise)

@@ -261,10 +261,11 @@ def _draw_sensors(d: Draw) -> dict[str, Tensor]:
 
 
 def begin_motion(world: World, generator: torch.Generator) -> Motion:
-    """Return the arms near the beginning of their references."""
+    """Return the arms near the beginning of their references, a quarter of them not so near."""
     d = Draw(len(world.delay), generator)
     at = reference(world, torch.zeros(()))
-    q, v = at[0] - 0.02 * d.normal(2), at[1] - 0.05 * d.normal(2)
+    far = torch.where(d.chance(0.25, 1), 2.5, 1.0)
+    q, v = at[0] - 0.02 * far * d.normal(2), at[1] - 0.05 * far * d.normal(2)
     z = torch.where(d.chance(0.3, 1), world.static * d.normal(2), torch.zeros_like(q))
     return Motion(q, v, z, *first_readings(world, q, v, d))
 
