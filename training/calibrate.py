@@ -12,7 +12,7 @@ the least certified error is searched for (training.lyapunov_fit). Both go into 
 condition, and errors beyond the certified one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from metactl_ros.control.loop import ControlLoop
+from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.dynamics.two_link import TwoLinkBody
@@ -192,6 +193,17 @@ def check(
     return rows
 
 
+def certified_lyapunov(robot: LyapunovSettings, found: Mapping[str, Any]) -> LyapunovSettings:
+    """Return a robot's condition with rho, P and alpha of a calibration, or of `fit_radius`."""
+    fitted = found['fitted']
+    return replace(
+        robot,
+        rho_nm=tuple(found['rho_nm']),
+        alpha_per_s=fitted['alpha_per_s'],
+        p_matrix=tuple(map(tuple, fitted['p_matrix'])),
+    )
+
+
 def calibrate(run: Path, coverage: float, console: Console) -> dict[str, Any]:
     """Return the calibration of a finished run."""
     settings, benchmark = load_settings(), load_benchmark()
@@ -209,12 +221,7 @@ def calibrate(run: Path, coverage: float, console: Console) -> dict[str, Any]:
     rho = np.array([float(f'{x:.3g}') for x in conformal_rho(off, coverage)])
     loaded = controller.payload_max_kg
     fit = fit_radius(settings, rho.tolist(), payload_max_kg=loaded)
-    lyapunov = replace(
-        controller.lyapunov,
-        rho_nm=tuple(rho.tolist()),
-        p_matrix=tuple(map(tuple, fit['fitted']['p_matrix'])),
-    )
-    certified = replace(controller, lyapunov=lyapunov)
+    certified = replace(controller, lyapunov=certified_lyapunov(controller.lyapunov, fit))
     console.print(
         f'rho {rho.tolist()} N m: {1e3 * fit["fitted"]["error_radius_rad"]:.2f} mrad',
         highlight=False,

@@ -62,7 +62,7 @@ from training.adaptive.finished import (
 )
 from training.adaptive.policy import constant_bank, WindowPolicy
 from training.adaptive.segments import Adaptive
-from training.calibrate import CALIBRATION
+from training.calibrate import CALIBRATION, certified_lyapunov
 from training.commands import command_parser, refusing
 from training.learn.attention import CausalBlock, FoldedAttention
 from training.learn.checkpoint import load_network
@@ -292,15 +292,13 @@ def read_adaptive(folder: Path) -> TrainedRun:
     path = folder / CALIBRATION
     try:
         found = json.loads(path.read_text(encoding='utf-8'))
-        rho_nm = tuple(found['rho_nm'])
-        p_matrix = tuple(map(tuple, found['fitted']['p_matrix']))
+        lyapunov = certified_lyapunov(settings.controller.lyapunov, found)
     except (OSError, ValueError, KeyError) as error:
         raise RunError(
             f'{path}: cannot be read ({error}); calibrate the run first: python -m '
             f'training.calibrate --run {folder}'
         ) from None
     controller = adaptive_controller(settings.controller, trained)
-    lyapunov = replace(controller.lyapunov, rho_nm=rho_nm, p_matrix=p_matrix)
     settings = replace(settings, controller=replace(controller, lyapunov=lyapunov))
     tau_z = next(row for row in found['regimes'] if row['regime'] == 'tau_2')
     record = {

@@ -133,6 +133,9 @@ class ControlLoop:
                 f'fallback needs; found {self.gain_map.lower.tolist()} to '
                 f'{self.gain_map.upper.tolist()}.'
             )
+        # Least K_d and Lambda, and K_p and feed-forward as the nominal gains have them.
+        self._low_proposal = self._nominal_proposal.copy()
+        self._low_proposal[: 2 * num_joints] = -1.0
         self._shield = Shield(self.gain_map, self._nominal, enforcement)
         self._estimation: LoopEstimation | None = None
         num_scheduled = 0
@@ -284,6 +287,8 @@ class ControlLoop:
         estimate: Estimate | None = None
         if self._estimation is not None:
             estimate = self._estimation.estimate(view.at, schedule)
+            if not is_all(self._estimation.fits):
+                proposal = where_arms(self._estimation.fits, proposal, self._low_proposal)
         judged = self._judge(proposal, self._situation(view, estimate))
         before = self._modes.values
         self._advance_modes(judged.decision, view, now_ns, health)

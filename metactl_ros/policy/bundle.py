@@ -133,9 +133,17 @@ def load_bundle(
 def _with_bank(
     path: Path, contract: Contract, robot: ControllerSettings, box: GainBox
 ) -> ControllerSettings:
-    """Return a robot's settings with bank, rho and P of a contract; its alpha is the robot's."""
+    """Return a robot's settings with bank, rho and P of a contract.
+
+    Its alpha may be the contract's, too, unless that promises a slower decay than the robot asks.
+    """
     certified = contract.lyapunov
-    lyapunov = replace(robot.lyapunov, p_matrix=certified.p_matrix, rho_nm=certified.rho_nm)
+    lyapunov = replace(
+        robot.lyapunov,
+        alpha_per_s=max(robot.lyapunov.alpha_per_s, certified.alpha_per_s),
+        p_matrix=certified.p_matrix,
+        rho_nm=certified.rho_nm,
+    )
     with refusing(path / 'contract.json'):
         return replace(
             robot,

@@ -19,8 +19,18 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_settings, make_plant
 from metactl_ros.signals import ArmState, Reference
 from metactl_ros.sim.rollout import unguarded, without_warmup
-from training import adapt
-from training.adaptive import bank, bodies, finished, held_out, learner, network, segments, worlds
+from training import adapt, lyapunov_fit
+from training.adaptive import (
+    bank,
+    bodies,
+    finished,
+    held_out,
+    learner,
+    network,
+    segments,
+    shield,
+    worlds,
+)
 from training.adaptive.learner import AdaptConfig, Learner
 from training.adaptive.network import Shape
 from training.adaptive.segments import Adaptive
@@ -285,7 +295,7 @@ def counted_of(errors):
     square = torch.tensor([errors, errors]).square().requires_grad_()
     one = torch.ones_like(square).requires_grad_()
     zero = torch.zeros_like(square)
-    return segments.Counted(square, zero, zero, zero, one, zero)
+    return segments.Counted(square, zero, zero, zero, one, zero, zero)
 
 
 def test_a_lost_arm_counts_by_its_stiffness_not_by_its_error():
@@ -399,6 +409,19 @@ def test_to_resume_what_is_no_run_is_refused(tmp_path, capsys):
 SLOW_NMPS = (1000.0, 400.0)
 
 
+def shielded(controller):
+    """Return settings with the shield of training, for the shipped arm."""
+    P = lyapunov_fit.same_for_joints(shield.CROSS_S, shield.SPEED_S2, 2)
+    rho = shield.RHO_SHARE * bank.FRICTION_SHARE * np.array(ARM.limits.effort_nm)
+    lyapunov = replace(
+        controller.lyapunov,
+        alpha_per_s=shield.ALPHA_PER_S,
+        p_matrix=tuple(map(tuple, P.tolist())),
+        rho_nm=tuple(rho.tolist()),
+    )
+    return replace(controller, lyapunov=lyapunov)
+
+
 def test_the_loop_does_what_the_copy_in_torch_does_over_500_ticks():
     """Tokens, network, bank and law: the same world, once as trained and once as driven."""
     torch.manual_seed(3)
@@ -423,11 +446,14 @@ def test_the_loop_does_what_the_copy_in_torch_does_over_500_ticks():
         unguarded(finished.adaptive_controller(SETTINGS.controller, trained))
     )
     arm = replace(ARM, limits=replace(ARM.limits, effort_rate_nmps=SLOW_NMPS))
-    loop = ControlLoop(arm, controller, 'count')
+    loop = ControlLoop(arm, shielded(controller))
     policy = trained.policy(2)
     motion = worlds.begin_motion(world, generator)
     run = segments.begin(law, world, motion)
-    worst, num_limited = 0.0, 0
+    level = loop.lyapunov.target_level / loop.lyapunov.P[0, 0]  # P is scaled there
+    assert run.level.numpy() == pytest.approx(level, rel=0.02)  # of fewer postures
+    run = run._replace(level=torch.full((3,), level))
+    worst, num_limited, num_moved = 0.0, 0, 0
     for tick in range(500):
         y_q, y_v = (x.numpy() for x in worlds.observed(world, run.motion))
         ref = [x.numpy() for x in worlds.reference(world, run.time_s)]
@@ -441,5 +467,7 @@ def test_the_loop_does_what_the_copy_in_torch_does_over_500_ticks():
             run, _ = segments.tick(law, world, run, noise)
         worst = max(worst, np.abs(step.effort_nm - run.last.numpy()).max())
         num_limited += int((step.effort_nm != step.wanted_nm).any())
+        num_moved += int(step.decision.was_moved.any())
     assert worst < 1e-9
     assert num_limited > 0  # what the limits leave is the same, too
+    assert num_moved > 0  # and what the shield does

@@ -334,14 +334,16 @@ def to_now(at: Setting, bank: Bank, by: Schedule, felt: Tensor, ref: Reference) 
     return Estimate(q_now, v_now, d, payload_kg, pi)
 
 
-def law(at: Setting, now: Estimate, by: Schedule, ref: Reference) -> tuple[Tensor, Tensor]:
+def law(
+    at: Setting, now: Estimate, by: Schedule, ref: Reference, weight: Tensor | float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Return the torque that holds the arm, and that of the law, each (B, n), N m."""
     q_d, v_d, a_d = ref
     e, e_dot = q_d - now.q, v_d - now.v
     a = a_d + by.Lambda * e_dot + by.K_d * (e_dot + SLOPE_PER_S * e) + by.K_p * e
     body = bodies.loaded(at.model, now.payload_kg)
     M = bodies.inertia(body, now.q, at.model.rotor)
-    hold = bodies.bias(body, now.q, now.v) + now.d
+    hold = bodies.bias(body, now.q, now.v) + weight * now.d
     return hold, hold + bodies.apply(M, a)
 
 

@@ -51,6 +51,8 @@ class AdaptConfig:
     """Of the first segment of an episode, in which the initial error decays."""
     lost_weight: float = 5.0
     """Of what a lost arm is charged with: less than tracking costs, and losing arms would pay."""
+    shield_weight: float = 0.3
+    """Of what the shield takes back."""
     gentle_updates: int = 100
 
 
@@ -193,16 +195,16 @@ def segment_loss(
         is_finite &= torch.isfinite(counted.variation).all(0)
         is_lost = ~is_finite | (counted.square_error.max(0).values >= LOST_RAD**2)
     # Not only the loss of a lost arm, but what it is computed from: 0 times NaN is NaN.
-    square_error, variation, state_loss = (
+    square_error, variation, state_loss, moved = (
         torch.where(is_lost, 0.0, part)
-        for part in (counted.square_error, counted.variation, counted.state_loss)
+        for part in (counted.square_error, counted.variation, counted.state_loss, counted.moved)
     )
     rmse_mrad = 1e3 * torch.sqrt(square_error.mean(0) + 1e-8)
     weight = config.first_weight if is_first else 1.0
     tracking = 3.0 * weight * torch.log(rmse_mrad + 0.7) + 0.05 * torch.relu(rmse_mrad - 15.0)
     delay = 0.2 * counted.delay_loss.mean(0)
     good = tracking + config.variation_weight * variation.mean(0)
-    good = good + delay + 0.1 * state_loss.mean(0)
+    good = good + delay + 0.1 * state_loss.mean(0) + config.shield_weight * moved.mean(0)
     calm = config.lost_weight * (delay + 2.0 * counted.stiffness.mean(0))
     calm = torch.where(torch.isfinite(calm), calm, 0.0)
     return torch.where(is_lost, calm, good).mean(), is_lost

@@ -9,7 +9,7 @@ from torch import nn, Tensor
 from torch.nn import functional
 
 from training.adaptive import bank as banks
-from training.adaptive import bodies, worlds
+from training.adaptive import bodies, shield, worlds
 from training.adaptive.bank import Bank, BankConstants, NUM_DELAYS, Schedule, Setting
 from training.adaptive.network import (
     Constant,
@@ -49,6 +49,8 @@ class Run(NamedTuple):
     time_s: Tensor
     trust: Tensor
     """How far the gains of the schedule act, from 0 (gentle ones) to 1."""
+    level: Tensor
+    """v_0 of the shield, (B,)."""
 
 
 class Counted(NamedTuple):
@@ -64,6 +66,8 @@ class Counted(NamedTuple):
     """How wrong the state was estimated."""
     stiffness: Tensor
     """Of the gains, from about 0 to 2."""
+    moved: Tensor
+    """By how much the shield moved the gains, normalised and squared."""
     is_right: Tensor
     """Whether the likeliest delay was the true one."""
 
@@ -79,7 +83,9 @@ def begin(law: Adaptive, world: World, motion: Motion, trust: float = 1.0) -> Ru
     bank = banks.begin_bank(law.constants, setting_of(world), y_q, y_v, world.payload_hat_kg)
     B, n = y_q.shape
     window = y_q.new_zeros(B, n, law.scheduler.shape.window, NUM_TOKEN)
-    return Run(bank, window, motion, bank.sent[:, 0], torch.zeros(()), torch.tensor(trust))
+    level = shield.target_level(world.model, world.effort)
+    zero = torch.zeros(())
+    return Run(bank, window, motion, bank.sent[:, 0], zero, torch.tensor(trust), level)
 
 
 def tick(law: Adaptive, world: World, run: Run, noise: Tensor) -> tuple[Run, Counted]:
@@ -100,7 +106,9 @@ def tick(law: Adaptive, world: World, run: Run, noise: Tensor) -> tuple[Run, Cou
     by = _gentle(asked, run.trust)
     bank = banks.correct(law.constants, at, bank, found, by, M)
     now = banks.to_now(at, bank, by, felt, ref)
-    effort = banks.limit(*banks.law(at, now, by, ref), run.last, world.effort, world.rate)
+    by, weight, moved = shield.admitted(at, now, by, ref, run.level)
+    wanted = banks.law(at, now, by, ref, weight)
+    effort = banks.limit(*wanted, run.last, world.effort, world.rate)
     change = (effort - run.last).abs() / world.effort / DT_S
     time_s = run.time_s + DT_S
     motion = worlds.advance(world, run.motion, effort, run.time_s, noise)
@@ -112,6 +120,7 @@ def tick(law: Adaptive, world: World, run: Run, noise: Tensor) -> tuple[Run, Cou
         delay_loss=torch.where(bank.age > 1.0, _delay_loss(world, by.logits), 0.0),
         state_loss=_state_loss(run.motion, now),
         stiffness=stiffness,
+        moved=moved,
         is_right=(by.logits.argmax(-1) == world.delay).to(error.dtype),
     )
     bank = bank._replace(
@@ -123,7 +132,7 @@ def tick(law: Adaptive, world: World, run: Run, noise: Tensor) -> tuple[Run, Cou
         pi=now.pi.detach(),
         age=bank.age + 1.0,
     )
-    return Run(bank, window, motion, effort, time_s, run.trust), counted
+    return Run(bank, window, motion, effort, time_s, run.trust, run.level), counted
 
 
 def _gentle(by: Schedule, trust: Tensor) -> Schedule:

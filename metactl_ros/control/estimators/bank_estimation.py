@@ -35,6 +35,9 @@ MOST_LOGIT = 8.0
 LOG_DRIFT, LOG_NOISE, LOG_PAYLOAD_DRIFT = (-5.0, 0.0), (-2.0, 3.0), (-8.0, -2.0)
 """Ranges of decimal logarithms."""
 SIZE_V_RADPS, SIZE_Q_RAD = 0.02, 3e-4
+FIT_RATIO, FIT_RADPS, FIT_SHARE = 3.0, 0.02, 0.1
+"""No hypothesis fits if the best is off by more than the ratio times what positions and velocities
+disagree by, and this besides; both as means that forget a share per period."""
 
 
 def token_size(num_delays: int) -> int:
@@ -94,6 +97,9 @@ class BankEstimation:
         self._now: Estimate | None = None
         self._num_ahead = 0
         self._y = np.zeros(shape), np.zeros(shape)
+        self._disagreement = self._surprise = np.zeros(shape[:-1])
+        self.fits = np.ones(shape[:-1], dtype=bool)
+        self.missed_nm = np.zeros(shape)
         self.features = np.zeros((*shape[:-1], shape[-1] * self._token_size))
         self.estimate_nm = np.zeros(shape)
 
@@ -128,6 +134,8 @@ class BankEstimation:
             assert self._stamp_ns is not None
             self._stamp_ns += periods * self._period_ns  # the grid, so that jitter adds up to none
         self._found = self._bank.innovate(at.q, at.qd)
+        if self._bank.age > 0:
+            self._judge_fit(self._found, at)
         self.features = self._tokens(self._found, at)
         self._y = at.q, at.qd
 
@@ -147,6 +155,17 @@ class BankEstimation:
                 self._bank.coast()
             sent = self._waiting.pop(0) if self._waiting else self._effort
             self._bank.record_effort(effort_told(told_nm, sent, self._largest_nm))
+
+    def _judge_fit(self, found: Innovation, at: TrackingState) -> None:
+        """Compare what was predicted with what is measured, and that with itself."""
+        y_q, y_v = self._y
+        mixed = np.sum(self._bank.pi[..., np.newaxis] * found.nu_v, axis=-2, keepdims=True)
+        self.missed_nm = self._bank.measured.apply(mixed / self._dt_s)[..., 0, :]
+        apart = np.abs((at.q - y_q) / self._dt_s - 0.5 * (at.qd + y_v)).max(axis=-1)
+        best = np.abs(found.nu_v).max(axis=-1).min(axis=-1)
+        self._disagreement = self._disagreement + FIT_SHARE * (apart - self._disagreement)
+        self._surprise = self._surprise + FIT_SHARE * (best - self._surprise)
+        self.fits = self._surprise <= FIT_RATIO * (self._disagreement + FIT_RADPS)
 
     def _correct(self) -> None:
         """Correct the bank by an innovation that waits, with the last schedule."""
@@ -196,8 +215,7 @@ class BankEstimation:
         static[..., 3] = min(bank.age / 300.0, 1.0)
         if bank.age > 0:
             change = (at.q - y_q) / dt
-            push = np.sum(bank.pi[..., np.newaxis] * found.nu_v, axis=-2, keepdims=True) / dt
-            torque = bank.measured.apply(push)[..., 0, :] / bank.unit_nm
+            torque = self.missed_nm / bank.unit_nm
             size = np.abs(found.nu_v) / SIZE_V_RADPS + np.abs(found.nu_q) / SIZE_Q_RAD
             pooled = np.log1p(10.0 * np.mean(size, axis=-1)) - 2.0
             signed = token[..., :signed_size]

@@ -67,6 +67,11 @@ class LoopEstimation(Protocol):
     """Entries of an action, behind the gains, that say how to estimate."""
     estimate_nm: Array
     """The last estimate of d, shape (..., n)."""
+    missed_nm: Array
+    """By how much the torque since the state before differed from what was estimated then, as it
+    is measured, shape (..., n); zero where nothing is predicted."""
+    fits: Flags
+    """Whether the arm does what its model and some delay predict, shape (...)."""
 
     @property
     def features(self) -> Array:
@@ -159,7 +164,8 @@ class Estimation:
         self._effort, self._sum, self._num_summed = effort_nm, effort_nm, 1
         self._may_learn: Flags = np.zeros(effort_nm.shape[:-1], dtype=bool)
         self._states = UsableStates()
-        self.estimate_nm = np.zeros(effort_nm.shape)
+        self.estimate_nm = self.missed_nm = np.zeros(effort_nm.shape)
+        self.fits: Flags = np.ones(effort_nm.shape[:-1], dtype=bool)
 
     def record_effort(self, effort_nm: Array, is_free: Flags, acts: Flags) -> None:
         """Remember an effort that was sent, see `LoopEstimation`."""
