@@ -8,7 +8,7 @@ PACKAGING := setup.py setup.cfg pyproject.toml
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test golden hil coverage lint format bench benchmark study nightly clean
+.PHONY: help demo test hil coverage lint format bench benchmark study nightly clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -17,10 +17,7 @@ demo: $(VENV)/.sim-ros ## fixed against learned gains over real ROS 2, with a pi
 	$(VENV)/bin/metactl demo
 
 test: $(VENV)/.sim-ros-train-dev ## the whole suite
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m 'not golden'
-
-golden: $(VENV)/.sim-ros-train-dev ## hold a rebuild to the efforts, bags and JSON from before it
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m golden
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 hil: $(VENV)/.sim-ros ## every scenario of faults over real ROS 2, with verdicts and pictures
 	$(VENV)/bin/metactl hil --all
@@ -71,8 +68,8 @@ clean: ## remove the environment, builds and caches; runs/ stays
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One thread: small matrices only lose by more, and timings stay comparable.
-test golden hil coverage bench benchmark study nightly: export OMP_NUM_THREADS := 1
-test golden hil coverage bench benchmark study nightly: export OPENBLAS_NUM_THREADS := 1
+test hil coverage bench benchmark study nightly: export OMP_NUM_THREADS := 1
+test hil coverage bench benchmark study nightly: export OPENBLAS_NUM_THREADS := 1
 
 # $(VENV)/.sim-ros says that the extras sim and ros are installed.
 $(VENV)/.sim-ros $(VENV)/.sim-ros-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python

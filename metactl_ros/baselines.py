@@ -22,6 +22,8 @@ from typing import get_args, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from metactl_ros.control.estimators.bank import BankSettings
+from metactl_ros.control.estimators.bank_estimation import token_size
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.friction_observers import OracleSettings
 from metactl_ros.control.gain_map import ColumnRange, GainBox, GainMap
@@ -92,14 +94,6 @@ class ControllerSpec:
     def knows_plant(self) -> bool:
         """Whether it is given what no sensor measures, so that it fits one payload alone."""
         return self.baseline is not None and self.name == ORACLE
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OnObserver:
-    """What learning on top of an observer changes, as `config/meta_observer.yaml` states it."""
-
-    gain_box: GainBox
-    estimator: EstimatorSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,14 +169,25 @@ def make_classical(
     return Classical(controller, ConstantPolicy(action))
 
 
-def on_observer(controller: ControllerSettings, path: Path | None = None) -> ControllerSettings:
-    """Return settings for learned gains on top of a momentum observer.
+def on_bank(
+    controller: ControllerSettings, bank: BankSettings | None = None
+) -> ControllerSettings:
+    """Return settings for a policy that schedules a bank of observers, by default the tuned one.
 
-    Its estimate is a column of Phi and two more features of the context.
+    Its tokens are more features of the context, its schedule more entries of an action.
     """
-    base = load_file(OnObserver, path, 'meta_observer.yaml')
-    context = replace(controller.context, num_extra=controller.num_joints)
-    return replace(controller, gain_box=base.gain_box, estimator=base.estimator, context=context)
+    if bank is None:
+        estimator = load_baselines().adaptive_bank.estimator
+        assert estimator is not None
+        assert estimator.bank is not None
+        bank = estimator.bank
+    num_extra = controller.num_joints * token_size(bank.num_delays)
+    return replace(
+        controller,
+        gain_box=estimating_box(controller),
+        estimator=EstimatorSettings(bank=replace(bank, is_scheduled=True)),
+        context=replace(controller.context, num_extra=num_extra),
+    )
 
 
 def estimating_box(controller: ControllerSettings) -> GainBox:
@@ -192,26 +197,18 @@ def estimating_box(controller: ControllerSettings) -> GainBox:
 
 def gain_boxes(controller: ControllerSettings) -> tuple[GainBox, ...]:
     """Return every gain box that controllers of this robot use."""
-    return controller.gain_box, estimating_box(controller), on_observer(controller).gain_box
+    return controller.gain_box, estimating_box(controller)
 
 
 def load_learned(
     path: Path, arm: Arm, controller: ControllerSettings, *, sha256: str = ''
 ) -> Bundle:
-    """Return the policy of a bundle for a robot, whether or not it was learned on an estimator.
+    """Return the policy of a bundle for a robot, whether or not it schedules a bank.
 
     A hash that is given must be that of the bundle.
     """
     box = estimating_box(controller)
-    return load_bundle(path, arm, controller, on_observer(controller), bank_box=box, sha256=sha256)
-
-
-def observer_gains(controller: ControllerSettings) -> Array:
-    """Return theta of the tuned momentum observer in the gain box of learning on top of it."""
-    kinds = [name for name, _ in estimating_box(controller).named_ends()]
-    parts = np.split(np.array(load_baselines().momentum_observer.theta), len(kinds))
-    own, none = dict(zip(kinds, parts, strict=True)), np.zeros(controller.num_joints)
-    return np.concatenate([own.get(name, none) for name, _ in controller.gain_box.named_ends()])
+    return load_bundle(path, arm, controller, bank_box=box, sha256=sha256)
 
 
 def truth_of(plant: PlantSettings, payload_kg: float, tau_z_s: float) -> OracleSettings:

@@ -16,8 +16,6 @@ from metactl_ros.baselines import (
     load_classical,
     load_spec,
     make_classical,
-    observer_gains,
-    on_observer,
     same_for_joints,
     truth_of,
 )
@@ -143,20 +141,6 @@ def test_a_constant_policy_proposes_the_same_for_every_window(lead):
 def test_gains_that_are_the_same_for_every_joint_are_in_the_order_of_theta():
     assert same_for_joints([30, 5.0, 1], 2) == (30.0, 30.0, 5.0, 5.0, 1.0, 1.0)
     assert same_for_joints([30, 5.0], 3) == (30.0, 30.0, 30.0, 5.0, 5.0, 5.0)
-
-
-def test_learning_on_top_of_the_observer_can_propose_what_the_tuned_observer_does():
-    controller = on_observer(CONTROLLER)
-    assert controller.context.num_extra == 2
-    assert controller.estimator.momentum_observer is not None
-    theta = observer_gains(controller)
-    gain_map = ControlLoop(SETTINGS.arm, controller).gain_map
-    assert np.all(np.abs(gain_map.action(theta)) <= 1.0)
-    assert not controller.gain_box.layout.has_kp
-    weights = dict(zip(controller.gain_box.columns, np.reshape(theta[4:], (-1, 2)), strict=True))
-    np.testing.assert_array_equal(weights.pop('estimate'), [1.0, 1.0])
-    assert all(np.all(weight == 0.0) for weight in weights.values())
-    assert tuple(theta[:4]) == load_baselines().momentum_observer.theta[:4]
 
 
 EPISODES = [draw_evaluation(SETTINGS.plant.task, 7, p, 2, 2.0) for p in PAYLOADS_KG]

@@ -80,12 +80,6 @@ def tracking():
     name = 'train_paper_tau2.json'
     (delta,), (rmse,) = of_each(name, 'delta_percent', '.1f'), of_each(name, 'rmse', '.4f')
     yield name, f'{delta} %, {rmse} rad'
-    name = 'meta_observer_tau2.json'
-    (delta, alone), (rmse, least) = (
-        of_each(name, 'delta_percent', '.1f'),
-        of_each(name, 'rmse', '.1f', 1e3),
-    )
-    yield name, f'{delta} %, {rmse} mrad; the observer itself {alone} %, {least} mrad'
     with (ROOT / 'results' / 'nightly_models.csv').open() as file:
         deltas = [float(row['delta_percent']) for row in csv.DictReader(file)]
     yield 'nightly_models.csv', f'{max(deltas):.0f} to {min(deltas):.0f} %'

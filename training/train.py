@@ -29,11 +29,11 @@ from metactl_ros.baselines import ControllerSpec
 from metactl_ros.metrics import delta_percent
 from metactl_ros.settings import load_settings, PlantName, Settings
 from metactl_ros.signals import Policy
+from metactl_ros.sim.rollout import with_window
 from metactl_ros.sim.task import draw_evaluation
 from training.commands import command_parser, progress_bar, refusing
 from training.judge.rollouts import Conditions, evaluate_controller
 from training.learn.checkpoint import load_checkpoint, network_policy, save_checkpoint, save_result
-from training.learn.env import with_window
 from training.learn.judgements import inspect_actor, judgement_of, Judgements, record_actor
 from training.learn.run import (
     begin_run,
@@ -207,9 +207,9 @@ def parse_args(arguments: Sequence[str] | None, presets: Presets) -> argparse.Na
     add('--tau-z', type=float, default=2.0, metavar='S', help='(%(default)s)')
     add('--seed', type=int, default=42, help='(%(default)s)')
     add('--steps', type=int, default=50_000, help='(%(default)s)')
-    text = 'policy: gains of the law; meta_observer: on top of a momentum observer, for the '
-    text += 'preset `observer` (%(default)s)'
-    add('--controller', choices=('policy', 'meta_observer'), default='policy', help=text)
+    text = 'policy: gains of the law; bank: of a bank of observers, too, as training.adapt does, '
+    text += 'for the preset `bank` (%(default)s)'
+    add('--controller', choices=('policy', 'bank'), default='policy', help=text)
     add('--plant', choices=get_args(PlantName), default='bullet')
     off = 'keep beta at 0, to see what it buys'
     add('--without-lagrangian', action='store_true', help=off)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from metactl_ros.config import for_joints
 from metactl_ros.control.estimators.choice import make_estimation
 from metactl_ros.control.estimators.estimator import Estimate, LoopEstimation
 from metactl_ros.control.gain_map import GainMap
@@ -60,6 +61,8 @@ from metactl_ros.signals import (
     seconds,
     where_arms,
 )
+
+COVERAGE_S = 5.0
 
 
 class ControlStep(NamedTuple):
@@ -147,6 +150,12 @@ class ControlLoop:
         self.nominal_action = np.append(self._nominal_proposal, np.zeros(num_scheduled))
         """The nominal gains, and the middle of every range of a schedule, shape (m,)."""
         self.nominal_action.setflags(write=False)
+        self._rho_nm = for_joints(settings.lyapunov.rho_nm, num_joints)
+        self._counts_coverage = settings.lyapunov.has_margin
+        self._coverage_share = seconds(self._period_ns) / COVERAGE_S
+        self.coverage: Array = np.ones(())
+        """Share of about the last 5 s in which the estimate was within rho, as it is measured one
+        period later, shape (...): noise counts against it. 1 without a margin."""
         self._guard = Guard(settings.guard, limits, self._period_ns)
         self._modes = Modes(settings.modes)
         # All of these are of an arm that has not begun; `reset` gives them the shape of a batch.
@@ -160,6 +169,14 @@ class ControlLoop:
     def action_size(self) -> int:
         """How many entries an action has: gains, and the schedule of an estimator behind them."""
         return len(self.nominal_action)
+
+    @property
+    def fits(self) -> Flags:
+        """Whether the arm does what its model and some delay predict, shape (...).
+
+        Where it does not, low gains take the place of what a policy proposes.
+        """
+        return self._all_arms if self._estimation is None else self._estimation.fits
 
     @property
     def doubts(self) -> NDArray[np.int64]:
@@ -210,6 +227,7 @@ class ControlLoop:
         self._window.clear()
         self._inputs.forget(self._effort.shape[:-1])
         self._is_clear = self._all_arms = np.ones(self._effort.shape[:-1], dtype=bool)
+        self.coverage = np.ones(self._effort.shape[:-1])
         if self._estimation is not None:
             self._estimation.reset(self._effort)
 
@@ -240,6 +258,9 @@ class ControlLoop:
             self._estimation.observe(
                 state.stamp_ns, view.at, is_usable, payload_estimate_kg, effort_nm
             )
+            if self._counts_coverage:
+                is_within = each_arm(np.abs(self._estimation.missed_nm) <= self._rho_nm)
+                self.coverage = self.coverage + self._coverage_share * (is_within - self.coverage)
             extra = self._estimation.features if context.num_extra else None
         row = step_observation(
             state,

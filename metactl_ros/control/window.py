@@ -44,9 +44,9 @@ class TokenUnits(NamedTuple):
 TOKEN_UNITS: dict[Tokens, TokenUnits] = {
     'raw': TokenUnits(1.0, 1.0, 1.0, 1.0, 1.0),
     'error_scaled': TokenUnits(0.05, 0.3, 1.5, 0.2, 1.0),
-    'error_fine': TokenUnits(0.01, 0.06, 1.5, 0.2, 10.0),
+    'error_fine': TokenUnits(0.01, 0.06, 1.5, 0.2, 1.0),
 }
-"""`error_fine` is for what remains on top of an observer."""
+"""`error_fine` is for what remains on top of a bank of observers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -94,7 +94,6 @@ def load_bundle(
     path: Path,
     settings_arm: Arm,
     controller: ControllerSettings,
-    on_estimator: ControllerSettings | None = None,
     *,
     bank_box: GainBox | None = None,
     sha256: str = '',
@@ -106,7 +105,6 @@ def load_bundle(
         settings_arm: The robot's arm; the contract must state the same.
         controller: The robot's settings; law, gain box and Lyapunov function must be the
             contract's, the context is replaced by the contract's, the modes stay.
-        on_estimator: The robot's settings for policies on top of an estimator, if it has any.
         bank_box: The robot's gain box for policies that schedule a bank of observers: bank, rho
             and P are the contract's.
         sha256: The bundle must have this hash, as `metactl inspect` prints it; empty: any.
@@ -120,8 +118,6 @@ def load_bundle(
     estimator = contract.estimator
     if estimator is not None and estimator.bank is not None and bank_box is not None:
         controller = _with_bank(path, contract, controller, bank_box)
-    elif estimator is not None and on_estimator is not None:
-        controller = on_estimator
     check_made_for(path, contract, settings_arm, controller)
     inertias = settings_arm.sample_inertias(controller.payload_max_kg)
     with refusing(path / 'contract.json'):

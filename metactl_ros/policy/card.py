@@ -139,7 +139,7 @@ def _training(contract: Contract, training: Mapping[str, Any]) -> str:
     """Return the rows of the table that tell of the training."""
     run, rows = training['run'], contract.context.num_rows
     bank = None if contract.estimator is None else contract.estimator.bank
-    if bank is None:
+    if bank is None or 'certified' not in training:  # SAC, on a bank or not
         return LEARNED.format(
             rows=rows,
             tokens=contract.tokens.kind,

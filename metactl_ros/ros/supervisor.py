@@ -14,6 +14,7 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 
+from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.errors import MetactlError
 from metactl_ros.metrics import percentiles
@@ -34,6 +35,8 @@ from metactl_ros.signals import seconds
 
 LATE_SHARE = 0.01
 """Share of late ticks that makes a warning."""
+LEAST_COVERAGE = 0.9
+"""Share of time within the margin below which the certified error is said not to hold."""
 LEVELS: dict[Mode, bytes] = {
     Mode.NOMINAL: DiagnosticStatus.OK,
     Mode.WARMUP: DiagnosticStatus.OK,
@@ -97,17 +100,33 @@ def mode_check(
         }
         if level != DiagnosticStatus.OK:
             message = f'{tick.mode.name}: {cause}'
+        elif found := estimate_finding(controller.loop):
+            level, message = DiagnosticStatus.WARN, f'{tick.mode.name}: {found}'
         if tick.mode == Mode.FAULT:
             values['last error'] = facts.get('last error') or cause
         values |= {
             'shield reason': tick.step.decision.reason,
             'shield activation': controller.num_moved / max(controller.num_ticks, 1),
+            'estimate within margin': float(controller.loop.coverage),
             'policy errors': controller.num_policy_errors,
             'failed output checks': thread.output.num_checks_failed,
         }
     if thread.error:
         level, message = DiagnosticStatus.ERROR, thread.error
     return level, message, values
+
+
+def estimate_finding(loop: ControlLoop) -> str:
+    """Return what is wrong with the estimate that the law counts on, if anything is."""
+    if not loop.fits.all():
+        return 'the model predicts the arm with none of the delays it knows: low gains act'
+    if loop.coverage < LEAST_COVERAGE:
+        radius = 1e3 * loop.lyapunov.error_radius_rad
+        return (
+            f'the estimate was off by more than rho on {1.0 - loop.coverage:.0%} of the last 5 s '
+            f'or so: the certified error of {radius:.0f} mrad does not hold'
+        )
+    return ''
 
 
 def timing_values(thread: ControlThread, controller: LiveController) -> dict[str, object]:

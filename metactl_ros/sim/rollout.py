@@ -44,6 +44,11 @@ class EpisodeLog:
     """Of the modes, shape (T, ...)."""
 
 
+def with_window(settings: ControllerSettings, num_rows: int) -> ControllerSettings:
+    """Return settings for a policy that sees another number of rows."""
+    return replace(settings, context=replace(settings.context, num_rows=num_rows))
+
+
 def without_warmup(settings: ControllerSettings) -> ControllerSettings:
     """Return settings for a simulation, where the policy acts from the first step."""
     return replace(settings, modes=replace(settings.modes, warmup_ticks=0))

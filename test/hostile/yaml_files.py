@@ -36,7 +36,8 @@ from hostile.runs import (
 )
 from hostile.yaml_texts import KINDS
 from metactl_ros import cli
-from metactl_ros.baselines import BASELINES, load_baselines, load_classical, on_observer
+from metactl_ros.baselines import BASELINES, load_baselines, load_classical
+from metactl_ros.control.estimators.bank import BankSettings
 from metactl_ros.errors import MetactlError
 from metactl_ros.hil import run as hil_run
 from metactl_ros.hil.scenario import load_scenario
@@ -143,9 +144,7 @@ READERS = {
     ),
     'plant': Reader('plant.yaml', function(simulate)),
     'classical': Reader('classical/noisy.yaml', function(classical)),
-    'meta observer': Reader(
-        'meta_observer.yaml', function(lambda file: on_observer(SETTINGS.controller, file))
-    ),
+    'bank': Reader('bank.yaml', function(lambda file: load_file(BankSettings, file, ''))),
     'training.sweep': Reader('studies/smoke.yaml', study),
     'training.tune': Reader('classical/delayed.yaml', function(retune)),
     'benchmark': Reader(

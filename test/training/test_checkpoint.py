@@ -164,7 +164,7 @@ def test_the_networks_of_a_result_are_those_that_stable_baselines3_would_load(tr
     assert not own.training
 
 
-@pytest.mark.parametrize('controller', ['policy', 'meta_observer'])
+@pytest.mark.parametrize('controller', ['policy', 'bank'])
 def test_sizes_that_a_configuration_does_not_state_are_those_of_the_weights(
     settings, tmp_path, controller
 ):
@@ -174,7 +174,7 @@ def test_sizes_that_a_configuration_does_not_state_are_those_of_the_weights(
     own = settings_of(settings, run)
     finished_run(tmp_path / 'run', own, controller=controller)
     extractor = load_network(tmp_path / 'run').actor.features_extractor
-    assert extractor.config.num_features == (11 if controller == 'policy' else 13)
+    assert extractor.config.num_features == (11 if controller == 'policy' else 11 + 2 * 47)
 
 
 def replace_weights(path, data):

@@ -3,21 +3,19 @@
 """A finished run of `training.adapt`, as a controller of a robot."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from metactl_ros.baselines import estimating_box
+from metactl_ros.baselines import on_bank
 from metactl_ros.config import build
-from metactl_ros.control.estimators.bank_estimation import token_size
-from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Policy
-from training.adaptive.bank import NUM_DELAYS
+from metactl_ros.sim.rollout import with_window
 from training.adaptive.learner import AdaptConfig
 from training.adaptive.policy import bank_settings, policy_of
 from training.adaptive.segments import Adaptive
@@ -73,11 +71,5 @@ def read_adapted(folder: Path) -> Adapted:
 
 def adaptive_controller(robot: ControllerSettings, trained: Adapted) -> ControllerSettings:
     """Return the settings of a robot whose bank is scheduled by what was learned."""
-    num_extra = robot.num_joints * token_size(NUM_DELAYS)
     bank = bank_settings(trained.law.constants, PAYLOAD_MAX_KG)
-    return replace(
-        robot,
-        gain_box=estimating_box(robot),
-        estimator=EstimatorSettings(bank=bank),
-        context=replace(robot.context, num_rows=trained.config.shape.window, num_extra=num_extra),
-    )
+    return with_window(on_bank(robot, bank), trained.config.shape.window)

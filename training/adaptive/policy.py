@@ -145,6 +145,6 @@ def bank_settings(constants: BankConstants, payload_max_kg: float) -> BankSettin
         payload_drift=1e-6,
         beta=0.1,
         delay_logits=(0.0,) * NUM_DELAYS,
-        sharpness=1.0,
+        sharpness=0.0,
         is_scheduled=True,
     )

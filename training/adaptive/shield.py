@@ -53,9 +53,9 @@ def target_level(model: Arms, effort_nm: Tensor) -> Tensor:
 def admitted(
     at: Setting, now: Estimate, by: Schedule, ref: Reference, level: Tensor
 ) -> tuple[Schedule, Tensor, Tensor]:
-    """Return the schedule with gains that the shield admits, the weight of d, and how far it moved.
+    """Return the schedule with gains that the shield admits, the weight of d, and the way to them.
 
-    The half-space is taken as given: gradients flow through the gains alone.
+    That is normalised and squared. Gradients flow through the gains, not through the half-space.
     """
     wanted = torch.stack((by.K_d, by.Lambda, by.K_p, torch.ones_like(by.K_d)), -2)  # (B, 4, n)
     low, high, nominal = (

@@ -31,7 +31,13 @@ from metactl_ros.metrics import is_lost, tracking_rmse
 from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import Array, Policy
 from metactl_ros.sim.plant import Plant
-from metactl_ros.sim.rollout import EpisodeLog, for_learning, run_episode, without_warmup
+from metactl_ros.sim.rollout import (
+    EpisodeLog,
+    for_learning,
+    run_episode,
+    with_window,
+    without_warmup,
+)
 from metactl_ros.sim.task import draw_evaluation, Episode
 
 Twin: TypeAlias = Literal['itself', 'without_memory', 'knowing_memory']
@@ -181,7 +187,6 @@ def _prepare_learned(path: Path, settings: Settings) -> Prepared:
         return Prepared(bundle.controller, bundle.policy)
     # Imported here: a classical controller or a bundle needs no torch.
     from training.learn.checkpoint import load_policy
-    from training.learn.env import with_window
     from training.learn.run import read_run, settings_of
 
     run = read_run(path)

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from metactl_ros.config import joint_array, PerJoint
 from metactl_ros.control.loop import ControlLoop
-from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.control.window import feature_names
 from metactl_ros.metrics import LOST_ERROR_RAD
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import ArmState, Array, seconds
-from metactl_ros.sim.rollout import for_learning
+from metactl_ros.sim.rollout import for_learning, with_window
 from metactl_ros.sim.task import draw_episode, Episode
 
 Observation: TypeAlias = NDArray[np.float32]
@@ -45,11 +44,6 @@ class EnvSettings:
     reward_scale: float
     warm_start_share: float
     """Share of episodes that begin with the memory of a run under way."""
-
-
-def with_window(controller: ControllerSettings, num_rows: int) -> ControllerSettings:
-    """Return settings for a policy that sees another number of rows."""
-    return replace(controller, context=replace(controller.context, num_rows=num_rows))
 
 
 class ArmEnv(gymnasium.Env[Observation, Observation]):

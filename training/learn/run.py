@@ -20,8 +20,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from metactl_ros.baselines import observer_gains, on_observer
+from metactl_ros.baselines import load_baselines, on_bank
 from metactl_ros.config import build, require_not_negative, require_positive, shown
+from metactl_ros.control.estimators.bank_estimation import action_of
+from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.window import Tokens
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.files import read_yaml, write_json
@@ -93,7 +95,7 @@ class Presets:
 
     paper: Preset
     robust: Preset
-    observer: Preset
+    bank: Preset
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,8 +112,8 @@ class RunConfig:
     plant: PlantName
     device: str
     hyper: Preset
-    controller: Literal['policy', 'meta_observer'] = 'policy'
-    """What it learns to schedule: the law alone, or the law on top of a momentum observer."""
+    controller: Literal['policy', 'bank'] = 'policy'
+    """What it learns to schedule: the law alone, or a bank of observers and the law."""
     difference: str | None = None
     """What it changes, by its name in config/differences.yaml; `hyper` has its part already."""
 
@@ -133,12 +135,12 @@ class RunConfig:
 def settings_of(settings: Settings, run: RunConfig) -> Settings:
     """Return the settings that a run is made for.
 
-    They have its difference, if it has one; on an observer there is another gain box.
+    They have its difference, if it has one; with a bank there is another gain box.
     """
     settings = with_difference(settings, run.difference)
     if run.controller == 'policy':
         return settings
-    return replace(settings, controller=on_observer(settings.controller))
+    return replace(settings, controller=on_bank(settings.controller))
 
 
 def load_presets() -> Presets:
@@ -186,9 +188,18 @@ def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -
         device=run.device,
         lagrangian_rate=hyper.lagrangian_rate * hyper.reward_scale,
     )
-    if run.controller == 'meta_observer':
-        begin_at(model.actor, env.loop.gain_map.action(observer_gains(settings.controller)))
+    if run.controller == 'bank':
+        begin_at(model.actor, first_action(settings, env.loop))
     return model
+
+
+def first_action(settings: Settings, loop: ControlLoop) -> Array:
+    """Return the gains and the schedule of the tuned bank with constant gains, shape (m,)."""
+    estimator = settings.controller.estimator
+    assert estimator is not None
+    assert estimator.bank is not None
+    gains = loop.gain_map.action(np.array(load_baselines().adaptive_bank.theta))
+    return np.append(gains, action_of(estimator.bank, settings.controller.num_joints))
 
 
 @torch.no_grad()
@@ -196,7 +207,7 @@ def begin_at(actor: Any, action: Array) -> None:
     """Let a fresh actor propose nearly one action, and explore little around it.
 
     Learning on top of a controller that is good already would first have to learn that one again:
-    an exploring weight of the estimate is worth more torque than all that is left to gain.
+    an exploring schedule costs more than all that is left to gain.
     """
     mean = np.arctanh(np.clip(action, -MOST_INITIAL, MOST_INITIAL))
     actor.mu.bias.copy_(torch.as_tensor(mean))

@@ -83,7 +83,7 @@ class BankSettings:
     delay_logits: tuple[float, ...]
     """How likely each delay is before anything is measured, as logits."""
     sharpness: float
-    """How decidedly the better hypothesis is preferred."""
+    """How decidedly the better hypothesis is preferred; 0 leaves it to a policy alone."""
     is_scheduled: bool = False
     """Whether a policy sets the schedule, tick by tick, from a window of innovations."""
 
@@ -225,12 +225,17 @@ class ObserverBank:
         self._misfit = self._misfit + MISFIT_SHARE * (misfit - self._misfit)
         return found
 
+    @property
+    def evidence(self) -> Array:
+        """By how much each delay fitted worse than another so far, as logits, (..., K)."""
+        return -self.settings.sharpness * self._misfit
+
     def constant_schedule(self) -> Schedule:
         """Return the schedule of the settings; the delay by how well each hypothesis fitted."""
         settings, lead = self.settings, self._misfit.shape[:-1]
         joints = (*lead, len(self.unit_nm))
         return Schedule(
-            logits=np.array(settings.delay_logits) - settings.sharpness * self._misfit,
+            logits=np.array(settings.delay_logits) + self.evidence,
             correction=np.broadcast_to(np.array(settings.correction), (*joints, 6)),
             drift=np.full(joints, settings.offset_drift),
             noise=np.full(joints, settings.noise),

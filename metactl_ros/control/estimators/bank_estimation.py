@@ -66,6 +66,22 @@ def schedule_of(action: Array, num_delays: int, num_joints: int) -> Schedule:
     )
 
 
+def action_of(settings: BankSettings, num_joints: int) -> Array:
+    """Return the entries of an action that give a bank its own constant schedule, in [-1, 1]."""
+    correction = 2.0 * np.array(settings.correction) - 1.0
+    drift = _of_decades(settings.offset_drift, LOG_DRIFT)
+    noise = _of_decades(settings.noise, LOG_NOISE)
+    joint = np.array((*correction, drift, noise, 2.0 * settings.beta - 1.0))
+    logits = np.array(settings.delay_logits) / MOST_LOGIT
+    payload = _of_decades(settings.payload_drift, LOG_PAYLOAD_DRIFT)
+    action = np.concatenate((logits, np.tile(joint, num_joints), [payload]))
+    return np.asarray(np.clip(action, -1.0, 1.0))
+
+
+def _of_decades(value: float, ends: tuple[float, float]) -> float:
+    return 2.0 * (float(np.log10(value)) - ends[0]) / (ends[1] - ends[0]) - 1.0
+
+
 def _decades(share: Array, ends: tuple[float, float]) -> Array:
     power: Array = 10.0 ** (ends[0] + (ends[1] - ends[0]) * share)
     return power
@@ -199,7 +215,8 @@ class BankEstimation:
         if not np.isfinite(schedule).all():
             schedule = np.nan_to_num(schedule, nan=0.0, posinf=0.0, neginf=0.0)
         inside = np.minimum(np.maximum(schedule, -1.0), 1.0)
-        self._schedule = schedule_of(inside, self._num_delays, self._num_joints)
+        by = schedule_of(inside, self._num_delays, self._num_joints)
+        self._schedule = by._replace(logits=by.logits + self._bank.evidence)
 
     def _tokens(self, found: Innovation, at: TrackingState) -> Array:
         """Return a token per joint, one behind the other, shape (..., n F)."""

@@ -164,7 +164,8 @@ class Estimation:
         self._effort, self._sum, self._num_summed = effort_nm, effort_nm, 1
         self._may_learn: Flags = np.zeros(effort_nm.shape[:-1], dtype=bool)
         self._states = UsableStates()
-        self.estimate_nm = self.missed_nm = np.zeros(effort_nm.shape)
+        self.estimate_nm = np.zeros(effort_nm.shape)
+        self.missed_nm: Array = self.estimate_nm
         self.fits: Flags = np.ones(effort_nm.shape[:-1], dtype=bool)
 
     def record_effort(self, effort_nm: Array, is_free: Flags, acts: Flags) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from metactl_ros.baselines import estimating_box
+from metactl_ros.baselines import ConstantPolicy, estimating_box, load_learned
 from metactl_ros.control.estimators.bank import BankSettings
 from metactl_ros.control.estimators.bank_estimation import (
     BankEstimation,
@@ -21,9 +21,9 @@ from metactl_ros.control.law import TrackingState
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Health, Mode
 from metactl_ros.errors import ConfigError
-from metactl_ros.settings import load_file, load_settings, make_plant
-from metactl_ros.signals import GAP_PERIODS, seconds
-from metactl_ros.sim.rollout import without_warmup
+from metactl_ros.settings import load_file, load_settings, make_plant, shipped_policy
+from metactl_ros.signals import ArmState, GAP_PERIODS, Reference, seconds
+from metactl_ros.sim.rollout import run_episode, unguarded, without_warmup
 from metactl_ros.sim.task import draw_evaluation
 
 SETTINGS = load_settings()
@@ -128,6 +128,80 @@ def test_without_a_new_state_the_model_goes_on_under_what_was_sent():
     assert estimation.estimate(at([9.0, 9.0]), NOTHING) is ahead
     estimation.record_effort(np.zeros(2), YES, YES)
     assert estimation.estimate(at([9.0, 9.0]), NOTHING) is not ahead
+
+
+def shaken(estimation, *, is_consistent, num_ticks=40):
+    """Show an arm that swings as no effort explains, or whose velocities are noise alone."""
+    noise = np.random.default_rng(1).normal(0.0, 0.1, (num_ticks, 2))
+    fits = []
+    for tick in range(num_ticks):
+        angle = 40.0 * 0.01 * tick
+        q, qd = np.full(2, 0.01 * np.sin(angle)), np.full(2, 0.4 * np.cos(angle))
+        here = at(q, qd) if is_consistent else at(np.zeros(2), noise[tick])
+        estimation.observe(tick * PERIOD_NS, here, YES, 0.0, None)
+        fits.append(bool(estimation.fits))
+        estimation.estimate(here, NOTHING)
+        estimation.record_effort(ARM.body().gravity(here.q), YES, YES)
+    return fits
+
+
+def test_an_arm_that_swings_as_no_delay_explains_does_not_fit_but_noise_does():
+    assert not shaken(begun(), is_consistent=True)[-1]
+    assert all(shaken(begun(), is_consistent=False))
+
+
+def test_an_arm_that_does_what_its_model_says_fits_and_misses_nothing():
+    estimation = begun()
+    ride(estimation, 60)
+    assert estimation.fits
+    assert np.abs(estimation.missed_nm).max() < 0.5
+    shaken(estimation, is_consistent=True)
+    estimation.reset(np.zeros(2))
+    assert estimation.fits
+    assert not estimation.missed_nm.any()
+
+
+def test_where_no_hypothesis_fits_low_gains_act_whatever_is_proposed():
+    loop = ControlLoop(ARM, without_warmup(unguarded(controller_with(BANK))), 'count')
+    state = ArmState(0, np.zeros(2), np.zeros(2))
+    stiff, still = np.ones(8), Reference(*np.zeros((3, 2)))
+    loop.reset(state)
+    for tick in range(40):
+        angle = 40.0 * 0.01 * tick
+        q, qd = np.full(2, 0.01 * np.sin(angle)), np.full(2, 0.4 * np.cos(angle))
+        state = ArmState(tick * PERIOD_NS, q, qd)
+        loop.observe(state, still, 0.0)
+        theta = loop.actuate(stiff, state, still, state.stamp_ns).decision.gains.theta
+        if tick == 0:
+            assert loop.fits
+            np.testing.assert_allclose(theta, loop.gain_map.upper)
+    assert not loop.fits
+    lower = loop.gain_map.lower
+    np.testing.assert_allclose(theta, [*lower[:6], 1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ('noise_radps', 'least', 'most'), [(0.0, 0.9, 1.0), (0.1, 0.0, 0.5)], ids=['ideal', 'noisy']
+)
+def test_the_loop_counts_how_often_its_estimate_is_within_its_margin(noise_radps, least, most):
+    bundle = load_learned(shipped_policy(), ARM, SETTINGS.controller)
+    sensing = replace(SETTINGS.plant.sensing, velocity_noise_radps=noise_radps)
+    world = replace(SETTINGS, plant=replace(SETTINGS.plant, sensing=sensing))
+    plant = make_plant('rk4', world)
+    episode = draw_evaluation(world.plant.task, 5, 0.75, 1, 2.0).of_arm(0)
+    loop = ControlLoop(ARM, without_warmup(bundle.controller))
+    run_episode(plant, episode, bundle.policy, loop, 500)
+    assert least <= loop.coverage <= most
+    loop.forget_context()
+    assert loop.coverage == 1.0
+
+
+def test_without_a_margin_nothing_is_counted():
+    loop = ControlLoop(ARM, without_warmup(controller_with(BANK)))
+    episode = draw_evaluation(SETTINGS.plant.task, 5, 0.75, 1, 2.0).of_arm(0)
+    policy = ConstantPolicy(loop.nominal_action)
+    run_episode(make_plant('rk4', SETTINGS), episode, policy, loop, 50)
+    assert loop.coverage == 1.0
 
 
 def test_before_a_first_state_nothing_goes_on():
