@@ -127,6 +127,9 @@ HOME_LINKS = (6.0, 4.0, 0.7, 0.7)
 """Masses and lengths of the shipped arm, kg and m."""
 HOME_EFFORT_NM, HOME_RATE_NMPS = (150.0, 60.0), (4000.0, 1500.0)
 HOME_PAYLOAD_KG, HOME_STATIC_NM, HOME_HIDDEN_NM = 3.0, 3.0, (90.0, 30.0)
+HOLDING_SHARE = 1.2
+"""Of the torque that holds an arm stretched out, which weak motors must give: else it is lost
+whatever the law does."""
 HARDEST_RADPS2 = 12.0
 """Acceleration for which the motors of a random arm are made, besides gravity."""
 
@@ -154,6 +157,8 @@ def draw_world(num: int, generator: torch.Generator, home: float = 0.3) -> World
     effort = d.at_home(is_home, HOME_EFFORT_NM, need * d.log_uniform(1.2, 6.0, 2))
     rate = d.at_home(is_home, HOME_RATE_NMPS, effort * d.log_uniform(10.0, 40.0, 2))
     hidden = d.at_home(is_home, HOME_HIDDEN_NM, need) * d.uniform(0.9, 1.15, 2)
+    held = torch.stack((full.b1 + full.b2, full.b2), -1)
+    hidden = torch.maximum(hidden, HOLDING_SHARE * held)
     hidden = torch.where(d.chance(0.1, 1), hidden, 1e6)
     felt = bodies.effective_inertia(bodies.inertia(full, torch.zeros(num, 2), arms.rotor))
     static = torch.minimum(0.02 * effort * d.log_uniform(0.3, 3.0, 2), 60.0 * felt)
