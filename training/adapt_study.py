@@ -3,10 +3,14 @@
 """What of the adaptive law's network matters: heads, window, and what pools the past.
 
     python -m training.adapt_study --jobs 2
+    python -m training.adapt_study --seeds runs/adapt/seed1 runs/adapt/seed2
 
 Trains one law for each variant, all with the same seed, worlds and number of updates, and judges
 each on the worlds that none learns from. A run that was stopped goes on; one that is done is kept.
 The table goes to results/adaptive_ablation.json with the first and after every further run.
+
+With --seeds nothing is trained: results/adaptive_seeds.json gets what came of finished and
+calibrated runs, on worlds that none learns from and in every regime of the benchmark.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +21,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_settings, provenance
 from training import adapt
 from training.adaptive.finished import CONFIG
 from training.adaptive.learner import AdaptConfig
 from training.adaptive.network import Shape
+from training.calibrate import CALIBRATION
 from training.commands import command_parser, positive_count, refusing, run_jobs
 
 VARIANTS = {
@@ -65,6 +71,43 @@ def print_table(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     console.print(table)
 
 
+def seed_row(folder: Path) -> dict[str, Any]:
+    """Return what came of a finished and calibrated run.
+
+    Raises:
+        ConfigError: If it is not.
+    """
+    try:
+        result, found = (
+            json.loads((folder / name).read_text(encoding='utf-8'))
+            for name in (adapt.RESULT, CALIBRATION)
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f'{folder}: cannot be read ({error}); let it end, then: python -m training.calibrate '
+            f'--run {folder}'
+        ) from None
+    kept = ('regime', 'rmse_mrad', 'num_lost', 'num_arms', 'shield_activation', 'coverage')
+    return {
+        'seed': result['run']['seed'],
+        'best': result['best'],
+        'cpu_minutes': result['cpu_minutes'],
+        'rho_nm': found['rho_nm'],
+        'error_radius_mrad': 1e3 * found['fitted']['error_radius_rad'],
+        'regimes': [{key: row[key] for key in kept} for row in found['regimes']],
+    }
+
+
+def print_seeds(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print RMSE in mrad of every seed in every regime, and lost arms where there are any."""
+    table = Table('regime', *(f'seed {row["seed"]}' for row in rows))
+    for cells in zip(*(row['regimes'] for row in rows), strict=True):
+        lost = [f' ({cell["num_lost"]} lost)' if cell['num_lost'] else '' for cell in cells]
+        texts = [f'{cell["rmse_mrad"]:.2f}{also}' for cell, also in zip(cells, lost, strict=True)]
+        table.add_row(cells[0]['regime'], *texts)
+    console.print(table)
+
+
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0 done, 2 wrong use."""
@@ -73,15 +116,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add('--updates', type=positive_count, default=400, help='of each run (%(default)s)')
     add('--jobs', type=positive_count, default=1, help='runs side by side (%(default)s)')
     add('--runs', type=Path, default=Path('runs/adapt_study'), help='(%(default)s)')
-    add('--out', type=Path, default=Path('results/adaptive_ablation.json'))
+    add('--seeds', type=Path, nargs='+', metavar='RUN', help='only report these')
+    add('--out', type=Path, help='(results/adaptive_ablation.json or adaptive_seeds.json)')
     args = parser.parse_args(arguments)
     console, rows = Console(), list[dict[str, Any]]()
+    if args.seeds:
+        rows = sorted(map(seed_row, args.seeds), key=lambda row: row['seed'])
+        out = args.out or Path('results/adaptive_seeds.json')
+        write_json(out, {'rows': rows, **provenance(load_settings())})
+        print_seeds(rows, console)
+        return 0
+    out = args.out or Path('results/adaptive_ablation.json')
     names = list(VARIANTS)
 
     def note(_index: int, row: dict[str, Any]) -> None:
         rows.append(row)
         rows.sort(key=lambda one: names.index(one['name']))
-        write_json(args.out, {'rows': rows, **provenance(load_settings())})
+        write_json(out, {'rows': rows, **provenance(load_settings())})
 
     folders = [args.runs / f'variant{index}' for index in range(len(names))]
     jobs = [(name, folder, args.updates) for name, folder in zip(names, folders, strict=True)]

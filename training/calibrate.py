@@ -27,6 +27,7 @@ from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.dynamics.two_link import TwoLinkBody
 from metactl_ros.files import write_json
+from metactl_ros.metrics import is_lost
 from metactl_ros.settings import load_settings, make_true_arm, provenance, Settings
 from metactl_ros.signals import Array, each_arm, Policy, seconds
 from metactl_ros.sim.plant import SensedPlant
@@ -187,6 +188,8 @@ def check(
                 'beyond_radius': float((error[settled:] > radius).mean()),
                 'beyond_bound_while_covered': int(((error[settled:] > allowed) & has_held).sum()),
                 'shield_activation': float(run.was_moved.mean()),
+                'num_lost': int(is_lost(run.error_rad, np.zeros_like(run.error_rad)).sum()),
+                'num_arms': run.error_rad.shape[1],
                 'rmse_mrad': 1e3 * float(np.sqrt(np.mean(error**2, axis=0)).mean()),
             }
         )

@@ -46,3 +46,36 @@ def test_each_variant_differs_from_the_shipped_one_in_one_thing():
             if getattr(other, name) != getattr(usual, name)
         ]
         assert len(differs) == 1
+
+
+def finished(folder, seed, num_lost=0):
+    """Leave what a finished and calibrated run leaves."""
+    folder.mkdir()
+    result = {'run': {'seed': seed}, 'best': {'num_lost': 1}, 'cpu_minutes': 20.0}
+    (folder / 'result.json').write_text(json.dumps(result))
+    regime = {
+        **{'regime': 'tau_2', 'rmse_mrad': 2.0 + seed, 'num_lost': num_lost, 'num_arms': 30},
+        **{'shield_activation': 0.0, 'coverage': 0.99},
+    }
+    fitted = {'error_radius_rad': 0.01}
+    found = {'rho_nm': [0.1, 0.1], 'fitted': fitted, 'regimes': [regime]}
+    (folder / 'calibration.json').write_text(json.dumps(found))
+    return str(folder)
+
+
+def test_seeds_are_reported_in_order_with_what_they_lose(tmp_path, capsys):
+    out = tmp_path / 'seeds.json'
+    folders = [finished(tmp_path / 'b', 2, num_lost=3), finished(tmp_path / 'a', 1)]
+    assert adapt_study.main(['--seeds', *folders, '--out', str(out)]) == 0
+    rows = json.loads(out.read_text())['rows']
+    assert [row['seed'] for row in rows] == [1, 2]
+    assert rows[1]['regimes'][0]['num_lost'] == 3
+    assert rows[0]['error_radius_mrad'] == 10.0
+    assert '4.00 (3 lost)' in ' '.join(capsys.readouterr().out.split())
+
+
+def test_a_run_that_is_not_calibrated_is_refused_with_the_command(tmp_path, capsys):
+    folder = finished(tmp_path / 'a', 1)
+    (tmp_path / 'a' / 'calibration.json').unlink()
+    assert adapt_study.main(['--seeds', folder, '--out', str(tmp_path / 'x.json')]) == 2
+    assert 'python -m training.calibrate --run' in ' '.join(capsys.readouterr().err.split())
