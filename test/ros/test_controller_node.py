@@ -209,6 +209,7 @@ def test_diagnostics_tell_mode_timing_and_inputs_once_a_second(controller, robot
     assert len(mode['bundle sha256']) == 64
     assert mode['mode'] in Mode.__members__
     assert 0.0 <= float(mode['shield activation']) <= 1.0
+    assert 0.0 <= float(mode['estimate within margin']) <= 1.0
     assert 9.0 < float(timing['mean period ms']) < 20.0
     assert int(timing['stale ticks']) > 0
     histogram = [int(timing[name]) for name in timing if name.startswith('lateness <=')]

@@ -5,6 +5,7 @@
 from collections import defaultdict
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support.rides import NOMINAL, WARMUP
 from support.worlds import MS, on_time, SECOND_NS
@@ -13,7 +14,7 @@ from metactl_ros.control.modes import Cause, Mode, NO_JOINT
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from metactl_ros.ros import supervisor as module
-from metactl_ros.ros.supervisor import SourceError, Supervisor
+from metactl_ros.ros.supervisor import estimate_finding, SourceError, Supervisor
 from metactl_ros.runtime.control_thread import Exchange
 from metactl_ros.runtime.operator_desk import MOST_NEWS
 from metactl_ros.runtime.state_intake import NAME_UNKNOWN
@@ -232,3 +233,23 @@ def test_an_outer_error_is_one_for_as_long_as_it_is_found_and_no_reset_helps():
     bad = {(tick.mode, tick.cause) for tick in ticks[31:71]}
     assert bad == {(Mode.FAULT, Cause.SECOND_SOURCE)}
     assert ticks[71].mode == WARMUP
+
+
+@pytest.mark.parametrize(
+    ('fits', 'coverage', 'finding'),
+    [
+        (True, 0.95, ''),
+        (True, 0.7, 'off by more than rho on 30% of the last 5 s'),
+        (False, 0.95, 'none of the delays it knows: low gains act'),
+    ],
+)
+def test_what_is_wrong_with_the_estimate_is_said(fits, coverage, finding):
+    loop = SimpleNamespace(
+        fits=np.array(fits),
+        coverage=np.array(coverage),
+        lyapunov=SimpleNamespace(error_radius_rad=0.0168),
+    )
+    found = estimate_finding(loop)
+    assert finding in found
+    assert bool(found) == bool(finding)
+    assert ('certified error of 17 mrad' in found) == (coverage < 0.9)
