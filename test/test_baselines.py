@@ -53,7 +53,8 @@ def test_every_classical_controller_loads_and_proposes_the_gains_of_its_file(nam
     assert (controller.estimator is None) == (name == 'ct_best')
     columns = ('bias', 'coulomb') if name == 'ct_best' else ('estimate',)
     assert controller.gain_box.columns == columns
-    assert replace(controller, gain_box=CONTROLLER.gain_box, estimator=None) == CONTROLLER
+    own = {'gain_box': CONTROLLER.gain_box, 'lyapunov': CONTROLLER.lyapunov}
+    assert replace(controller, **own, estimator=None) == CONTROLLER
 
 
 def test_the_estimator_of_a_baseline_is_that_of_its_name():

@@ -6,9 +6,10 @@
     python -m training.adapt --resume runs/adapt/seed1
 
 The run directory holds config.json before the first update, checkpoint.pt to go on from,
-log.csv with a row per episode, best.pt, and result.json at the end. Now and then the law is judged
-on worlds that it never learns from; the best is the one that loses the fewest arms there, and of
-these the one that tracks best. SIGTERM or Ctrl-C writes a checkpoint and ends with exit code 3.
+log.csv with a row per episode, best.pt, and result.json at the end. From its half on the law is
+judged now and then on worlds that it never learns from; the best is the one that loses the fewest
+arms there, and of these the one that tracks best. SIGTERM or Ctrl-C writes a checkpoint and ends
+with exit code 3.
 
 With a C++ compiler the tick is compiled first, which takes minutes and pays off in a full run;
 without one, or with --eager, everything works, slower.
@@ -109,7 +110,7 @@ def train(folder: Path, config: AdaptConfig, *, is_compiled: bool, console: Cons
                 row = learner.episode()
                 _append(folder / LOG, row)
                 is_due = learner.num_updates // JUDGE_EVERY > due or learner.is_done
-                if is_due and (best is None or learner.num_updates >= config.updates // 2):
+                if is_due and learner.num_updates >= config.updates // 2:
                     found = judge(learner.law)
                     console.print(f'{learner.num_updates:5d} {found}', highlight=False)
                     if best is None or found.is_better_than(best):

@@ -32,12 +32,14 @@ from rich.table import Table
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 import torch
 
+from metactl_ros.baselines import SPEED_S2
 from metactl_ros.control.law import tracking_error, TrackingState
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.lyapunov import (
     certificate_matrix,
     closed_loop_matrix,
     error_radius,
+    kronecker_matrix,
     LyapunovFunction,
     margin_level,
 )
@@ -60,9 +62,6 @@ P nearly singular, so that V does not see them, and certifies nothing; the figur
 results/lyapunov_floor.json (--floor 0.001).
 """
 TRAINING_SEED, HELD_OUT_SEED = 1, 2
-SPEED_WEIGHT_S2 = 0.004
-"""P_ss / P_ee with --rho. The less, the faster V lets an arm return: with 0.0065, which certifies
-6 % less error, the shield moved 1.6 % of an adaptive law's ticks, with this 0.2 %."""
 CERTIFIED_SHARE = 1e-3
 """Least eigenvalue of Q with --rho, as a share of their mean: P is written with six digits behind
 the point, and must certify the nominal gains still."""
@@ -241,12 +240,6 @@ def certified_by(
     return {'p_matrix': P.tolist(), 'alpha_per_s': alpha, **promised}
 
 
-def same_for_joints(cross_s: float, speed_s2: float, num_joints: int) -> Array:
-    """Return P of V = sum over joints of e^2 / 2 + cross e s + speed s^2 / 2, with tr P = 2 n."""
-    P = np.kron([[1.0, cross_s], [cross_s, speed_s2]], np.eye(num_joints))
-    return np.asarray(P * (len(P) / np.trace(P)))
-
-
 def fit_radius(
     settings: Settings, rho_nm: Sequence[float], payload_max_kg: float = 0.0
 ) -> dict[str, Any]:
@@ -266,13 +259,13 @@ def fit_radius(
             f'--rho: expected {controller.num_joints} numbers above 0, one per joint, N m, found '
             f'{list(rho_nm)}.'
         )
-    law, most = controller.law, math.sqrt(SPEED_WEIGHT_S2)
+    law, most = controller.law, math.sqrt(SPEED_S2)
 
     def cost(entries: Array) -> float:
         alpha, cross = float(entries[0]), float(entries[1])
         if not (0.0 < alpha < 2.0 * law.slope_per_s and abs(cross) < most):
             return math.inf
-        P = same_for_joints(cross, SPEED_WEIGHT_S2, num_joints)
+        P = kronecker_matrix(cross, SPEED_S2, num_joints)
         slack = np.linalg.eigvalsh(certificate_matrix(P, law, alpha))
         if slack.min() <= CERTIFIED_SHARE * slack.mean():
             return math.inf
@@ -282,8 +275,8 @@ def fit_radius(
     simplex = np.array([[2.0, 0.0], [4.0, 0.0], [2.0, 0.2 * most]])
     options = {'initial_simplex': simplex, 'xatol': 1e-4, 'fatol': 1e-9}
     best = minimize(cost, simplex[0], method='Nelder-Mead', options=options).x
-    alpha, P = round(float(best[0]), 2), same_for_joints(best[1], SPEED_WEIGHT_S2, num_joints)
-    fitted = P.round(6)
+    alpha = round(float(best[0]), 2)
+    fitted: Array = kronecker_matrix(best[1], SPEED_S2, num_joints).round(6)
     stated = replace(
         controller.lyapunov,
         alpha_per_s=alpha,

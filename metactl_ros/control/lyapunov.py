@@ -222,6 +222,12 @@ def solve_lyapunov(Q: Array, law: LawSettings, alpha_per_s: float) -> Array:
     return np.asarray(P * (size / np.trace(P)))
 
 
+def kronecker_matrix(cross_s: float, speed_s2: float, num_joints: int) -> Array:
+    """Return P of V = sum over joints of e^2 / 2 + cross e s + speed s^2 / 2, with tr P = 2 n."""
+    P = np.kron([[1.0, cross_s], [cross_s, speed_s2]], np.eye(num_joints))
+    return np.asarray(P * (len(P) / np.trace(P)))
+
+
 def margin_level(
     P: Array, law: LawSettings, alpha_per_s: float, rho_nm: Array, inverse_inertias: Array
 ) -> float:

@@ -105,7 +105,8 @@ def test_a_margin_without_an_estimate_to_count_on_is_refused():
 def test_an_estimate_that_has_no_weight_is_not_counted_on():
     """The shield of the paper's law does not move because somebody estimates beside it."""
     watched, _ = controller_of('momentum_observer')
-    watched = replace(watched, gain_box=SETTINGS.controller.gain_box)
+    own = {name: getattr(SETTINGS.controller, name) for name in ('gain_box', 'lyapunov')}
+    watched = replace(watched, **own)
     plain = without_warmup(SETTINGS.controller)
     signals, found = random_signals(40), []
     for controller in (plain, watched):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from metactl_ros.control.lyapunov import certificate_matrix, LyapunovFunction
+from metactl_ros.baselines import SPEED_S2
+from metactl_ros.control.lyapunov import certificate_matrix, kronecker_matrix, LyapunovFunction
 from metactl_ros.errors import ConfigError
 from training import lyapunov_fit
 from training.calibrate import certified_lyapunov
@@ -84,7 +85,7 @@ def test_no_other_matrix_of_its_kind_certifies_less(settings, alpha_per_s, cross
     rho = np.array((0.11, 0.1))
     fitted = fit_radius(settings, (0.11, 0.1))['fitted']
     weight = fitted['p_matrix'][0][2] / fitted['p_matrix'][0][0]
-    P = lyapunov_fit.same_for_joints(weight + cross, lyapunov_fit.SPEED_WEIGHT_S2, 2)
+    P = kronecker_matrix(weight + cross, SPEED_S2, 2)
     for alpha in (alpha_per_s, fitted['alpha_per_s']):
         slack = np.linalg.eigvalsh(certificate_matrix(P, settings.controller.law, alpha))
         assert slack.min() > 0.0

@@ -49,7 +49,7 @@ class AdaptConfig:
     variation_weight: float = 0.25
     first_weight: float = 3.0
     """Of the first segment of an episode, in which the initial error decays."""
-    lost_weight: float = 5.0
+    lost_weight: float = 8.0
     """Of what a lost arm is charged with: less than tracking costs, and losing arms would pay."""
     shield_weight: float = 0.3
     """Of what the shield takes back."""

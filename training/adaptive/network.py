@@ -27,7 +27,7 @@ NUM_OUT = NUM_DELAYS + 6 + 4 + 3
 KD_PER_S, LAMBDA_PER_S, KP_PER_S2 = (10.0, 60.0), (1.0, 10.0), (0.0, 900.0)
 MOST_LOGIT = 8.0
 FIRST_LOGITS = (0.6, 0.1, 0.0, -0.1, -0.2)
-FIRST_SHARES = (0.85, 0.03, 0.4, 0.4, 0.2, 0.2, 0.4, 0.5, 0.3, 0.1, 0.55, 0.2, 0.35)
+FIRST_SHARES = (0.85, 0.03, 0.4, 0.4, 0.2, 0.2, 0.4, 0.5, 0.3, 0.1, 0.55, 0.2, 0.6)
 """Where the schedule begins: six corrections, drift, noise, payload drift, beta, K_d, Lambda, K_p,
 each as a share of its range."""
 HEAD_DECAYS = (0.0, 0.03, 0.1, 0.4, 0.015, 0.06, 0.2, 0.8)
@@ -220,6 +220,16 @@ class Constant(nn.Module):
         return torch.cat((logits[:, None].expand(B, n, NUM_DELAYS), rest), -1)
 
 
+def stiffest(K_d: Tensor) -> Tensor:
+    """Return the largest K_p that goes with a K_d, 1 / s^2.
+
+    A quarter of its square: damped at 0.87 of the critical or more. With K_p free up to 900 a
+    network chose K_d of 40 for it, and where efforts were limited an arm in sixty went from limit
+    to limit.
+    """
+    return 0.25 * K_d * K_d
+
+
 def schedule(raw: Tensor) -> Schedule:
     """Return the schedule of the outputs of a network."""
     K = NUM_DELAYS
@@ -228,6 +238,7 @@ def schedule(raw: Tensor) -> Schedule:
     def between(share: Tensor, ends: tuple[float, float]) -> Tensor:
         return ends[0] + (ends[1] - ends[0]) * share
 
+    K_d = between(g[..., 10], KD_PER_S)
     return Schedule(
         logits=MOST_LOGIT * torch.tanh(raw[..., :K].mean(1) / MOST_LOGIT),
         correction=g[..., :6],
@@ -235,7 +246,7 @@ def schedule(raw: Tensor) -> Schedule:
         noise=10.0 ** between(g[..., 7], (-2.0, 3.0)),
         payload_drift=10.0 ** between(g[..., 8].mean(1), (-8.0, -2.0)),
         beta=g[..., 9],
-        K_d=between(g[..., 10], KD_PER_S),
+        K_d=K_d,
         Lambda=between(g[..., 11], LAMBDA_PER_S),
-        K_p=between(g[..., 12], KP_PER_S2),
+        K_p=stiffest(K_d) * g[..., 12],
     )

@@ -21,11 +21,14 @@ from training.adaptive.bank import BankConstants, NUM_DELAYS
 from training.adaptive.network import (
     AttentionPool,
     Constant,
+    KD_PER_S,
+    KP_PER_S2,
     MOST_LOGIT,
     NUM_STATIC,
     NUM_TOKEN,
     schedule,
     Scheduler,
+    stiffest,
 )
 from training.adaptive.segments import Adaptive
 
@@ -82,7 +85,10 @@ class WindowPolicy(nn.Module):
         logits = torch.matmul(self.mean, raw[:, :, :NUM_DELAYS])[:, 0]
         payload = torch.matmul(self.mean, squashed[:, :, 8:9])[:, 0]
         bank = torch.cat((squashed[:, :, :8], squashed[:, :, 9:10]), -1)
-        gains = squashed[:, :, 10:13].transpose(1, 2).reshape(-1, 3 * n)
+        kd, slope, share = squashed[:, :, 10], squashed[:, :, 11], 0.5 + 0.5 * squashed[:, :, 12]
+        K_d = 0.5 * (KD_PER_S[0] + KD_PER_S[1]) + 0.5 * (KD_PER_S[1] - KD_PER_S[0]) * kd
+        kp = share * stiffest(K_d) * (2.0 / KP_PER_S2[1]) + -1.0
+        gains = torch.cat((kd, slope, kp), -1)
         weight = 0.0 * gains[:, :n] + ESTIMATE_WEIGHT
         delays = torch.tanh(logits * (1.0 / MOST_LOGIT))
         return torch.cat((gains, weight, delays, bank.reshape(-1, PER_JOINT * n), payload), -1)

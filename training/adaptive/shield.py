@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor
 
+from metactl_ros.baselines import ALPHA_PER_S, CROSS_S, SPEED_S2
 from training.adaptive import bodies
 from training.adaptive.bank import (
     Estimate,
@@ -25,7 +26,6 @@ from training.adaptive.bank import (
 )
 from training.adaptive.bodies import Arms
 
-ALPHA_PER_S, CROSS_S, SPEED_S2 = 3.96, 0.008054, 0.004
 RHO_SHARE = 0.15
 """Of the unit of friction."""
 LOW, HIGH = (10.0, 1.0, 0.0, 0.0), (60.0, 10.0, 900.0, 1.0)

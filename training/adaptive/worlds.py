@@ -159,7 +159,7 @@ def draw_world(num: int, generator: torch.Generator, home: float = 0.3) -> World
     hidden = d.at_home(is_home, HOME_HIDDEN_NM, need) * d.uniform(0.9, 1.15, 2)
     held = torch.stack((full.b1 + full.b2, full.b2), -1)
     hidden = torch.maximum(hidden, HOLDING_SHARE * held)
-    hidden = torch.where(d.chance(0.1, 1), hidden, 1e6)
+    hidden = torch.where(d.chance(0.12, 1), hidden, 1e6)
     felt = bodies.effective_inertia(bodies.inertia(full, torch.zeros(num, 2), arms.rotor))
     static = torch.minimum(0.02 * effort * d.log_uniform(0.3, 3.0, 2), 60.0 * felt)
     static = torch.where(is_home[:, None], HOME_STATIC_NM * d.log_uniform(0.35, 2.0, 1), static)
@@ -266,10 +266,10 @@ def _draw_sensors(d: Draw) -> dict[str, Tensor]:
 
 
 def begin_motion(world: World, generator: torch.Generator) -> Motion:
-    """Return the arms near the beginning of their references, a quarter of them not so near."""
+    """Return the arms near the beginning of their references, a third of them not so near."""
     d = Draw(len(world.delay), generator)
     at = reference(world, torch.zeros(()))
-    far = torch.where(d.chance(0.25, 1), 2.5, 1.0)
+    far = torch.where(d.chance(0.35, 1), 2.5, 1.0)
     q, v = at[0] - 0.02 * far * d.normal(2), at[1] - 0.05 * far * d.normal(2)
     z = torch.where(d.chance(0.3, 1), world.static * d.normal(2), torch.zeros_like(q))
     return Motion(q, v, z, *first_readings(world, q, v, d))

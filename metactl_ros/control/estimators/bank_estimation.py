@@ -35,9 +35,11 @@ MOST_LOGIT = 8.0
 LOG_DRIFT, LOG_NOISE, LOG_PAYLOAD_DRIFT = (-5.0, 0.0), (-2.0, 3.0), (-8.0, -2.0)
 """Ranges of decimal logarithms."""
 SIZE_V_RADPS, SIZE_Q_RAD = 0.02, 3e-4
-FIT_RATIO, FIT_RADPS, FIT_SHARE = 3.0, 0.02, 0.1
-"""No hypothesis fits if the best is off by more than the ratio times what positions and velocities
-disagree by, and this besides; both as means that forget a share per period."""
+FIT_RATIO, FIT_RADPS, FIT_SHARE, FIT_WEIGHT = 3.0, 0.02, 0.1, 0.5
+"""No hypothesis fits if the longest delay is the likeliest and even the best is off by more than
+the ratio times what positions and velocities disagree by, and this besides; both as means that
+forget a share per period. Motors that give less than they are sent surprise as much, but at a
+delay that is known; low gains would then lose the arm."""
 
 
 def token_size(num_delays: int) -> int:
@@ -181,7 +183,8 @@ class BankEstimation:
         best = np.abs(found.nu_v).max(axis=-1).min(axis=-1)
         self._disagreement = self._disagreement + FIT_SHARE * (apart - self._disagreement)
         self._surprise = self._surprise + FIT_SHARE * (best - self._surprise)
-        self.fits = self._surprise <= FIT_RATIO * (self._disagreement + FIT_RADPS)
+        is_small = self._surprise <= FIT_RATIO * (self._disagreement + FIT_RADPS)
+        self.fits = is_small | (self._bank.pi[..., -1] < FIT_WEIGHT)
 
     def _correct(self) -> None:
         """Correct the bank by an innovation that waits, with the last schedule."""
