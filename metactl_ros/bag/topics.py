@@ -167,7 +167,7 @@ class RecordedController:
     gain_box: GainBox
     estimator: EstimatorSettings | None = None
     lyapunov: LyapunovSettings | None = field(default=None, metadata=LATER)
-    """With the rho and P that were certified with a bank of observers."""
+    """Of a controller with an estimator: alpha and P, and the rho that was certified."""
     context: ContextSettings | None = field(default=None, metadata=LATER)
     """Of a policy that schedules such a bank."""
     action: tuple[float, ...] | None = None
@@ -187,7 +187,7 @@ class RecordedController:
         return cls(
             gain_box=controller.gain_box,
             estimator=controller.estimator,
-            lyapunov=controller.lyapunov if controller.payload_max_kg else None,
+            lyapunov=controller.lyapunov if controller.estimator else None,
             context=controller.context if controller.payload_max_kg else None,
             action=None if action is None else tuple(action.tolist()),
         )
@@ -207,9 +207,9 @@ class RecordedController:
     def applied_to(self, robot: ControllerSettings) -> ControllerSettings:
         """Return the settings of the controller on a robot."""
         lyapunov = robot.lyapunov
-        if self.lyapunov is not None:  # its rho and P; the rate of decay is the robot's
-            own = self.lyapunov
-            lyapunov = replace(lyapunov, p_matrix=own.p_matrix, rho_nm=own.rho_nm)
+        if self.lyapunov is not None:  # never a slower decay than the robot asks for
+            alpha_per_s = max(lyapunov.alpha_per_s, self.lyapunov.alpha_per_s)
+            lyapunov = replace(self.lyapunov, alpha_per_s=alpha_per_s)
         return replace(
             robot,
             gain_box=self.gain_box,

@@ -238,7 +238,7 @@ def test_a_token_can_be_turned_back_into_its_row(tokens, num_extra):
 @pytest.mark.parametrize('num_extra', [0, 2])
 @pytest.mark.parametrize(
     ('tokens', 'units'),
-    [('error_scaled', (0.05, 0.3, 1.5, 0.2, 1.0)), ('error_fine', (0.01, 0.06, 1.5, 0.2, 10.0))],
+    [('error_scaled', (0.05, 0.3, 1.5, 0.2, 1.0)), ('error_fine', (0.01, 0.06, 1.5, 0.2, 1.0))],
 )
 def test_scaled_tokens_show_the_error_in_units_a_network_can_see(tokens, units, num_extra):
     rows = np.random.default_rng(5).normal(size=(6, 11 + num_extra))

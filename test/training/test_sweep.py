@@ -113,7 +113,7 @@ def test_the_smoke_study_is_small():
             {name: SMALL[name] * 30 for name in ('seeds', 'models', 'tau_z')},
             'products: expected at most 10000 runs, found 27000',
         ),
-        ({'presets': ['papr']}, "['paper', 'robust', 'observer'], found 'papr'"),
+        ({'presets': ['papr']}, "['paper', 'robust', 'bank'], found 'papr'"),
         ({'models': ['incrd']}, "models[0]: expected one of 'incrt'"),
         ({'models': ['transformer']}, 'transformer has 4 heads, found 1'),
         ({'tau_z': [-1.0]}, 'tau_z: expected finite values above 0'),

@@ -145,9 +145,19 @@ def shaken(estimation, *, is_consistent, num_ticks=40):
     return fits
 
 
+LATEST = replace(BANK, delay_logits=(0.0,) * (K - 1) + (8.0,), sharpness=0.0)
+"""Believes in the longest delay, come what may."""
+
+
 def test_an_arm_that_swings_as_no_delay_explains_does_not_fit_but_noise_does():
-    assert not shaken(begun(), is_consistent=True)[-1]
-    assert all(shaken(begun(), is_consistent=False))
+    assert not shaken(begun(LATEST), is_consistent=True)[-1]
+    assert all(shaken(begun(LATEST), is_consistent=False))
+
+
+def test_where_a_shorter_delay_is_known_a_surprise_is_no_misfit():
+    """Such as motors that give less than they are sent: low gains would lose the arm."""
+    known = replace(LATEST, delay_logits=(8.0,) + (0.0,) * (K - 1))
+    assert all(shaken(begun(known), is_consistent=True))
 
 
 def test_an_arm_that_does_what_its_model_says_fits_and_misses_nothing():
@@ -162,7 +172,7 @@ def test_an_arm_that_does_what_its_model_says_fits_and_misses_nothing():
 
 
 def test_where_no_hypothesis_fits_low_gains_act_whatever_is_proposed():
-    loop = ControlLoop(ARM, without_warmup(unguarded(controller_with(BANK))), 'count')
+    loop = ControlLoop(ARM, without_warmup(unguarded(controller_with(LATEST))), 'count')
     state = ArmState(0, np.zeros(2), np.zeros(2))
     stiff, still = np.ones(8), Reference(*np.zeros((3, 2)))
     loop.reset(state)
