@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / 'examples').glob('*.py'))
 PROMISES = {
     'fixed_gains': r'payload 1\.50 kg: RMSE +1\d\d\.\d mrad',
-    'learned_gains': r'learned gains +: RMSE +2\.\d mrad.*integral action: RMSE +3\.',
+    'learned_gains': r'learned gains +: RMSE +1\.\d mrad.*integral action: RMSE +4\.',
     'own_policy': r'soft_and_wrong +enforce: .*<= +0\.00.*count +: .*<= +[1-9]',
     'fault': r'NOMINAL.* FAULT .*\[0\. 0\.\] N m.* BLIND .* NOMINAL ',
     'replay_bag': r'equal\n0 violations',
