@@ -4,8 +4,8 @@
 
     python examples/learned_gains.py
 
-One sees that the learned gains, scheduled with a bank of observers, track far better than the fixed
-ones and better than the integrator, and how often the shield had to move what each proposed.
+One sees that the learned gains, with a bank of observers, track far better than the fixed ones and
+better than the integrator, and how often the shield had to move what each proposed.
 """
 
 from metactl_ros.baselines import ConstantPolicy, load_classical, load_learned

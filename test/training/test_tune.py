@@ -84,3 +84,13 @@ def test_the_shipped_rivals_are_those_that_were_found(kind):
         assert tune._plain(asdict(shipped)) == tune._plain(asdict(found))
         if field.name != 'oracle':
             assert make_classical(SETTINGS.controller, shipped).policy is not None
+
+
+@pytest.mark.parametrize(('bandwidth_radps', 'is_kept'), [(60.0, True), (2.0, False)])
+def test_what_an_earlier_search_found_stays_if_it_is_better(bandwidth_radps, is_kept):
+    before = {'kd_per_s': 60.0, 'lambda_per_s': 5.0, 'kp_per_s2': 300.0}
+    before['bandwidth_radps'] = bandwidth_radps
+    record = tune.tune('momentum_observer', 'nominal', 1, 1, before)
+    assert (record['found'] == before) == is_kept
+    other = {name: value for name, value in before.items() if name != 'kp_per_s2'}
+    assert tune.tune('momentum_observer', 'nominal', 1, 1, other)['found'].keys() == before.keys()
