@@ -85,6 +85,8 @@ class ControlStep(NamedTuple):
     estimate: Estimate | None
     """Where the arm is and what the model lacks, if there is an estimator. Only NOMINAL counts on
     it."""
+    action: Array
+    """What was weighed, shape (..., m): the policy's, or low gains where no hypothesis fits."""
 
     @property
     def estimate_nm(self) -> Array | None:
@@ -310,6 +312,7 @@ class ControlLoop:
             estimate = self._estimation.estimate(view.at, schedule)
             if not is_all(self._estimation.fits):
                 proposal = where_arms(self._estimation.fits, proposal, self._low_proposal)
+                action = np.concatenate((proposal, schedule), axis=-1)
         judged = self._judge(proposal, self._situation(view, estimate))
         before = self._modes.values
         self._advance_modes(judged.decision, view, now_ns, health)
@@ -321,7 +324,7 @@ class ControlLoop:
         law = computed_torque(here.posture, hold, here.at.qdd_desired, judged.features, gains)
         wanted = law if self._modes.is_nominal else self._open_loop_effort(law, now_ns)
         step = self._limit(hold, law, wanted, judged.decision, passed_ns)._replace(
-            estimate=estimate
+            estimate=estimate, action=action
         )
         self._guard.expect(view.posture, self._effort)
         return step
@@ -463,4 +466,5 @@ class ControlLoop:
             decision=decision,
             excess_after_limits=excess,
             estimate=None,
+            action=self.nominal_action,
         )

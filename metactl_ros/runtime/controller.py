@@ -81,7 +81,7 @@ class Tick(NamedTuple):
     payload_kg: float
     """The estimate."""
     action: Array
-    """What the policy proposed, shape (m,)."""
+    """What the policy proposed, or low gains where no hypothesis fits, shape (m,)."""
     health: Health
     step: ControlStep
     inference_ns: int
@@ -222,7 +222,7 @@ class Controller:
             state=inputs.state,
             reference=inputs.reference,
             payload_kg=inputs.payload_kg,
-            action=self._action,
+            action=step.action,
             health=health,
             step=step,
             inference_ns=inference_ns,

@@ -86,9 +86,9 @@ def test_the_shipped_rivals_are_those_that_were_found(kind):
             assert make_classical(SETTINGS.controller, shipped).policy is not None
 
 
-@pytest.mark.parametrize(('bandwidth_radps', 'is_kept'), [(60.0, True), (2.0, False)])
+@pytest.mark.parametrize(('bandwidth_radps', 'is_kept'), [(150.0, True), (2.0, False)])
 def test_what_an_earlier_search_found_stays_if_it_is_better(bandwidth_radps, is_kept):
-    before = {'kd_per_s': 60.0, 'lambda_per_s': 5.0, 'kp_per_s2': 300.0}
+    before = {'kd_per_s': 60.0, 'lambda_per_s': 2.6, 'kp_per_s2': 600.0}
     before['bandwidth_radps'] = bandwidth_radps
     record = tune.tune('momentum_observer', 'nominal', 1, 1, before)
     assert (record['found'] == before) == is_kept

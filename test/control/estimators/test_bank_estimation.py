@@ -181,11 +181,14 @@ def test_where_no_hypothesis_fits_low_gains_act_whatever_is_proposed():
         q, qd = np.full(2, 0.01 * np.sin(angle)), np.full(2, 0.4 * np.cos(angle))
         state = ArmState(tick * PERIOD_NS, q, qd)
         loop.observe(state, still, 0.0)
-        theta = loop.actuate(stiff, state, still, state.stamp_ns).decision.gains.theta
+        step = loop.actuate(stiff, state, still, state.stamp_ns)
+        theta = step.decision.gains.theta
         if tick == 0:
             assert loop.fits
+            assert step.action is stiff
             np.testing.assert_allclose(theta, loop.gain_map.upper)
     assert not loop.fits
+    assert step.action.tolist() == [*[-1.0] * 6, 1.0, 1.0]  # what is recorded was weighed
     lower = loop.gain_map.lower
     np.testing.assert_allclose(theta, [*lower[:6], 1.0, 1.0])
 
