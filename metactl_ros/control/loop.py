@@ -63,6 +63,8 @@ from metactl_ros.signals import (
 )
 
 COVERAGE_S = 5.0
+SKIPPED_SHARE = 5
+"""One in so many ticks of the warm-up passes before a bank of observers looks at the arm."""
 
 
 class ControlStep(NamedTuple):
@@ -146,7 +148,11 @@ class ControlLoop:
         num_scheduled = 0
         if settings.estimator is not None:
             self._estimation = make_estimation(
-                settings.estimator, arm, settings.law, self._period_ns
+                settings.estimator,
+                arm,
+                settings.law,
+                self._period_ns,
+                num_skipped=settings.modes.warmup_ticks // SKIPPED_SHARE,
             )
             num_scheduled = self._estimation.num_scheduled
         self.nominal_action = np.append(self._nominal_proposal, np.zeros(num_scheduled))

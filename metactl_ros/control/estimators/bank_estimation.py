@@ -92,7 +92,19 @@ def _decades(share: Array, ends: tuple[float, float]) -> Array:
 class BankEstimation:
     """A bank of observers, from state to state and from effort to effort."""
 
-    def __init__(self, settings: BankSettings, arm: ArmModel, period_ns: int) -> None:
+    def __init__(
+        self, settings: BankSettings, arm: ArmModel, period_ns: int, num_skipped: int = 0
+    ) -> None:
+        """Make a bank.
+
+        Args:
+            settings: Of the bank.
+            arm: The model of the robot.
+            period_ns: Of control.
+            num_skipped: States after a reset that are not looked at: while brakes open and drives
+                begin, an arm does what no effort explains, and the window would remember it.
+        """
+        self._num_skipped = num_skipped
         self._period_ns, self._dt_s = period_ns, seconds(period_ns)
         self._arm, self._bank = arm, ObserverBank(settings, arm, self._dt_s)
         self._is_scheduled = settings.is_scheduled
@@ -115,6 +127,7 @@ class BankEstimation:
         self._now: Estimate | None = None
         self._num_ahead = 0
         self._y = np.zeros(shape), np.zeros(shape)
+        self._num_left = self._num_skipped
         self._disagreement = self._surprise = np.zeros(shape[:-1])
         self.fits = np.ones(shape[:-1], dtype=bool)
         self.missed_nm = np.zeros(shape)
@@ -139,6 +152,9 @@ class BankEstimation:
     ) -> None:
         """Take a state, see `LoopEstimation`."""
         at = self._states.of(at, is_usable)
+        if self._num_left > 0:
+            self._num_left -= 1
+            return
         periods = 0
         if self._stamp_ns is not None:
             periods = (stamp_ns - self._stamp_ns + self._period_ns // 2) // self._period_ns

@@ -54,11 +54,18 @@ class EstimatorSettings:
 
 
 def make_estimation(
-    settings: EstimatorSettings, arm: ArmModel, law: LawSettings, period_ns: int
+    settings: EstimatorSettings,
+    arm: ArmModel,
+    law: LawSettings,
+    period_ns: int,
+    num_skipped: int = 0,
 ) -> LoopEstimation:
-    """Return the estimator of the settings as a control loop asks it."""
+    """Return the estimator of the settings as a control loop asks it.
+
+    A bank does not look at the first `num_skipped` states.
+    """
     if settings.bank is not None:
-        return BankEstimation(settings.bank, arm, period_ns)
+        return BankEstimation(settings.bank, arm, period_ns, num_skipped)
     estimator = make_estimator(settings, arm, law)
     return Estimation(estimator, law, arm.body(), arm.limits.effort_nm, period_ns)
 

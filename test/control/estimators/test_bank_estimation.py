@@ -217,6 +217,33 @@ def test_without_a_margin_nothing_is_counted():
     assert loop.coverage == 1.0
 
 
+def test_states_of_an_arm_that_only_begins_are_not_looked_at():
+    """While brakes open it does what no effort explains, and the window would remember it."""
+    estimation = BankEstimation(BANK, ARM, PERIOD_NS, num_skipped=3)
+    for _ in range(2):
+        estimation.reset(np.zeros(2))
+        for tick in range(6):
+            here = at(np.full(2, 0.1 * tick))
+            estimation.observe(tick * PERIOD_NS, here, YES, 0.0, None)
+            assert estimation.features.any() == (tick >= 3)
+            found = estimation.estimate(here, NOTHING)
+            assert (found.q is here.q) == (tick < 3)
+
+
+@pytest.mark.parametrize(('adapted', 'num_skipped'), [(without_warmup, 0), (lambda c: c, 10)])
+def test_a_fifth_of_the_warm_up_passes_before_the_bank_looks(adapted, num_skipped):
+    loop = ControlLoop(ARM, adapted(controller_with(SCHEDULED)))
+    loop.reset(ArmState(0, np.zeros(2), np.zeros(2)))
+    still, first = Reference(*np.zeros((3, 2))), None
+    for tick in range(15):
+        state = ArmState(tick * PERIOD_NS, np.zeros(2), np.zeros(2))
+        row = loop.observe(state, still, 0.0)[-1]
+        loop.actuate(loop.nominal_action, state, still, state.stamp_ns)
+        if first is None and row[11:].any():
+            first = tick
+    assert first == num_skipped
+
+
 def test_before_a_first_state_nothing_goes_on():
     estimation = begun()
     estimation.record_effort(np.zeros(2), YES, YES)
