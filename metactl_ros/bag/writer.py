@@ -8,8 +8,9 @@
 
 Whenever `BagWriter.sync` returns, the file holds whole chunks and an ending, so that it opens
 after a kill and after a power cut; only its index and metadata.yaml are then missing. A kill costs
-0.25 s of messages and what the last write took. If the disk fails, the file is cut back to the
-state of the last sync.
+0.25 s of messages and what the last write took. A kill within a write of several pages may leave
+whole chunks without an ending: `metactl replay` reads them, other readers may not. If the disk
+fails, the file is cut back to the state of the last sync.
 """
 
 from collections import Counter

@@ -4,6 +4,7 @@
 
 from contextlib import contextmanager
 import resource
+import struct
 
 from mcap.exceptions import EndOfFile, InvalidMagic
 from mcap.stream_reader import StreamReader
@@ -70,7 +71,7 @@ def read_records(folder, kind, **options):
         try:
             for record in StreamReader(file, validate_crcs=True, **options).records:
                 found += [record] if isinstance(record, kind) else []
-        except (EndOfFile, InvalidMagic):  # the latter where it is being written meanwhile
+        except (EndOfFile, InvalidMagic, struct.error):  # where it is being written, or was cut
             return found
     return found
 
