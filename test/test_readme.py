@@ -147,6 +147,29 @@ def comparison():
     yield name, f'moves {min(moved):.1f} to {max(moved):.1f} % of its proposals'
 
 
+def certified():
+    """Yield what the page of the adaptive law must say, from its calibration and training."""
+    found, trained = kept('adaptive_calibration.json'), kept('adaptive_training.json')
+    rows, best = {row['regime']: row for row in found['regimes']}, trained['best']
+    four = [rows[name] for name in ('tau_1', 'tau_2', 'tau_5', 'tau_drift')]
+    yield 'rho = ({:g}, {:g}) N m'.format(*found['rho_nm'])
+    radius, other = (1e3 * found[name]['error_radius_rad'] for name in ('fitted', 'present'))
+    yield f'{radius:.1f} mrad ({other:.0f} with the P and alpha of `controller.yaml`)'
+    covered = ', '.join(f'{100 * row["coverage"]:.1f}' for row in four)
+    yield f'{covered} % of the ticks'
+    most = max(row['condition_broken'] for row in four)
+    yield f'{100 * most:.2f} % at most at these four'
+    beyond = sum(row['beyond_bound_while_covered'] for row in rows.values())
+    yield f'{beyond} ticks in all {len(rows)} regimes'
+    yield f'loses {best["num_lost"]} of {best["num_arms"]} held-out arms'
+    yield f'{trained["cpu_minutes"]:.0f} minutes of one core'
+
+
+@pytest.mark.parametrize('text', list(certified()))
+def test_a_figure_of_the_adaptive_law_is_that_of_its_file(text):
+    assert text in plain((ROOT / 'docs' / 'adaptive_law.md').read_text())
+
+
 def plain(text):
     """Return a text without its line breaks."""
     return ' '.join(text.split())

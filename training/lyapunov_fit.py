@@ -13,9 +13,8 @@ its p_matrix into config/controller.yaml.
 
 With --rho, N m per joint, no plant is asked: v_0 follows from rho, and of all
 P = [[1, b], [b, c]] (x) I with a fixed c, b and alpha are searched for with the least certified
-error sqrt(2 v_0 lambda_max((P^-1)_ee)). More general matrices certify no less: 10 free entries
-found 23.1 mrad at alpha = 1 where these have 23.1, and alpha = 4 has 15.2. p_matrix and alpha are
-for a controller with that rho_nm; docs/theorem.md says what they promise.
+error sqrt(2 v_0 lambda_max((P^-1)_ee)). More general matrices certify no less. p_matrix and
+alpha are for a controller with that rho_nm; docs/theorem.md says what they promise.
 """
 
 from collections.abc import Sequence

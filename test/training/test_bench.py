@@ -35,6 +35,13 @@ KEPT = dict(leaves(json.loads((ROOT / 'results' / 'bench.json').read_text())))
             ),
         ),
         ('tick_p99_ms', None, 2.0),
+        ('adaptive_train_minutes', None, 30.0),
+        pytest.param(
+            'adaptive_tick_p99_ms',
+            None,
+            1.0,
+            marks=pytest.mark.xfail(reason='1.33 ms with shield, law, guard; p50 0.77'),
+        ),
         ('node_rss_mb', None, 200.0),
         ('train_step_ratio.incrt_k4_w20', 6.0, None),
         ('train_step_ratio.incrt_k7_w50', 15.0, None),

@@ -110,6 +110,16 @@ def test_a_p_that_does_not_certify_is_refused(tmp_path):
     assert not (tmp_path / 'a.metactl').exists()
 
 
+def test_a_slower_decay_than_the_robot_asks_for_is_refused(tmp_path):
+    run = made_run(tmp_path / 'run')
+    slow = json.loads((run / CALIBRATION).read_text())
+    slow['fitted']['alpha_per_s'] = 0.5 * SETTINGS.controller.lyapunov.alpha_per_s
+    (run / CALIBRATION).write_text(json.dumps(slow))
+    export.export_bundle(run, tmp_path / 'a.metactl')
+    with pytest.raises(MetactlError, match=r'lyapunov.alpha_per_s: this robot has 1.0'):
+        load_learned(tmp_path / 'a.metactl', SETTINGS.arm, SETTINGS.controller)
+
+
 def test_a_run_that_was_not_calibrated_is_refused_with_the_command(tmp_path, capsys):
     run = made_run(tmp_path / 'run', is_calibrated=False)
     assert export.main(['--run', str(run), '--out', str(tmp_path / 'a.metactl')]) == 2
