@@ -16,36 +16,36 @@ help: ## list the verbs
 demo: $(VENV)/.sim-ros ## fixed against learned gains over real ROS 2, with a picture
 	$(VENV)/bin/metactl demo
 
-test: $(VENV)/.sim-ros-train-dev ## the whole suite
+test: $(VENV)/.sim-ros-urdf-train-dev ## the whole suite
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 hil: $(VENV)/.sim-ros ## every scenario of faults over real ROS 2, with verdicts and pictures
 	$(VENV)/bin/metactl hil --all
 
-coverage: $(VENV)/.sim-ros-train-dev ## every branch of the control core, or fail
+coverage: $(VENV)/.sim-ros-urdf-train-dev ## every branch of the control core, or fail
 	$(VENV)/bin/python -m pytest --cov metactl_ros.control --cov-branch --cov-fail-under 100 \
 	  --cov-report term-missing test/control test/test_config.py
 
-lint: $(VENV)/.sim-ros-train-dev ## ruff, format check, mypy --strict
+lint: $(VENV)/.sim-ros-urdf-train-dev ## ruff, format check, mypy --strict
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
-format: $(VENV)/.sim-ros-train-dev ## apply ruff's fixes and format
+format: $(VENV)/.sim-ros-urdf-train-dev ## apply ruff's fixes and format
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
-bench: $(VENV)/.sim-ros-train-dev ## measure speed, write results/bench.json
+bench: $(VENV)/.sim-ros-urdf-train-dev ## measure speed, write results/bench.json
 	$(VENV)/bin/python -m training.bench
 
-benchmark: $(VENV)/.sim-ros-train-dev ## learned and classical controllers in every regime: docs/benchmark.md
+benchmark: $(VENV)/.sim-ros-urdf-train-dev ## learned and classical controllers in every regime: docs/benchmark.md
 	$(VENV)/bin/python -m training.benchmark
 
-study: $(VENV)/.sim-ros-train-dev ## the paper's comparison, and our differences to it: docs/paper_*.md
+study: $(VENV)/.sim-ros-urdf-train-dev ## the paper's comparison, and our differences to it: docs/paper_*.md
 	$(VENV)/bin/python -m training.paper_study
 	$(VENV)/bin/python -m training.differences_page
 
-nightly: $(VENV)/.sim-ros-train-dev ## slow proofs: every model learns, time is kept, faults are survived
+nightly: $(VENV)/.sim-ros-urdf-train-dev ## slow proofs: every model learns, time is kept, faults are survived
 	$(VENV)/bin/python -m training.sweep config/studies/nightly.yaml
 	$(VENV)/bin/python -m training.report runs/sweep/nightly/results/*.json --out runs/nightly
 	cp runs/nightly/runs.csv results/nightly_models.csv
@@ -72,7 +72,7 @@ test hil coverage bench benchmark study nightly: export OMP_NUM_THREADS := 1
 test hil coverage bench benchmark study nightly: export OPENBLAS_NUM_THREADS := 1
 
 # $(VENV)/.sim-ros says that the extras sim and ros are installed.
-$(VENV)/.sim-ros $(VENV)/.sim-ros-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python
+$(VENV)/.sim-ros $(VENV)/.sim-ros-urdf-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --editable '.[$(subst -,$(comma),$*)]'
 	touch $@
 

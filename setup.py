@@ -34,6 +34,9 @@ EXTRAS = {
         'rich>=13.7.1',
         'rosbags>=0.11.0',
     ],
+    'urdf': [
+        'pin>=4.1.0',  # Pinocchio; needs numpy >= 2
+    ],
     'train': [
         'gymnasium>=1.1.0',
         'matplotlib>=3.10.7',  # older ones warn about pyparsing

@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = {'torch', 'stable_baselines3', 'gymnasium'}
+URDF_BODY = 'dynamics.urdf_body'
+"""Where Pinocchio may be imported."""
 HEAVY = OUTSIDE | {'rclpy', 'pybullet', 'yaml', 'scipy', 'matplotlib', 'onnxruntime', 'rich'}
 NUMPY_ONLY = (
     'signals',
@@ -41,9 +43,10 @@ def modules():
 
 def forbidden_for(module):
     name = module.removeprefix('metactl_ros.')
+    forbidden = set() if name == URDF_BODY else {'pinocchio'}
     if is_in(name, NUMPY_ONLY):
-        return HEAVY
-    forbidden = set(OUTSIDE)
+        return forbidden | HEAVY
+    forbidden |= OUTSIDE
     if not is_in(name, ROS):
         forbidden |= {'rclpy'}
     if name != 'sim.bullet_arm':
@@ -75,6 +78,8 @@ def imports(package='metactl_ros'):
 def test_module_stays_within_its_layer(module):
     forbidden = forbidden_for(module)
     code = f'import sys, {module}; print(*sorted(set(sys.modules) & {forbidden!r}))'
+    if module == f'metactl_ros.{URDF_BODY}':
+        pytest.importorskip('pinocchio', reason="needs Pinocchio: pip install 'metactl_ros[urdf]'")
     if is_in(module.removeprefix('metactl_ros.'), ROS):
         pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
     fresh = subprocess.run(
