@@ -17,7 +17,7 @@ A bundle is a directory of five files and nothing else:
 
 In this order: the files and their sums, the hash of the bundle if one is expected, the contract
 against itself (`contract`) and against the robot's settings, and then graph and golden vectors on
-this machine in a process of its own (`verifier`). Only what that process found sound is loaded
+this machine in a process of its own (`network`). Only what that process found sound is loaded
 here. Nothing is unpickled: the contract is JSON, the golden vectors are arrays of plain numbers,
 and the network is a graph of known operators.
 
@@ -49,10 +49,11 @@ from metactl_ros.policy.contract import (
     Contract,
     parse_contract,
 )
-from metactl_ros.policy.onnx_policy import OnnxPolicy, PolicyShape
-from metactl_ros.policy.verifier import (
+from metactl_ros.policy.network import (
     GOLDEN_TOLERANCE,
+    OnnxPolicy,
     PolicyFiles,
+    PolicyShape,
     refusing,
     verify_confined,
 )
