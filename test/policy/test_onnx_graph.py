@@ -224,7 +224,7 @@ WEIGHT, TALL = np.ones((3, 4), np.float32), np.ones((2048, 1))
         (changed(lambda m: m.graph.initializer[1].dims.append(2)), 'of shape (1, 2) in 8 bytes'),
         (
             changed(lambda m: m.graph.initializer[1].dims.extend([-1, -1])),
-            'of shape (1, -1, -1) in 8 bytes',
+            '(1, -1, -1) in 8 bytes',
         ),
         # Operators
         (changed(lambda m: setattr(m.opset_import[0], 'version', 19)), 'found 19'),
