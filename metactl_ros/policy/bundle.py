@@ -223,7 +223,9 @@ def read_sealed(path: Path) -> dict[str, bytes]:
             'NAME.metactl/, as python -m training.export writes it.'
         ) from None
     try:
-        _check_names(path, _some_names(folder))
+        with os.scandir(folder) as entries:  # as many as say that there are too many
+            found = {entry.name for entry in islice(entries, len(MAX_BYTES) + 1)}
+        _check_names(path, found)
         files = {name: _read(path, folder, name) for name in MAX_BYTES}
     finally:
         os.close(folder)
@@ -270,12 +272,6 @@ def sums_of(files: Mapping[str, bytes]) -> bytes:
         if name != SUMS
     ]
     return ''.join(lines).encode()
-
-
-def _some_names(folder: int) -> set[str]:
-    """Return the names in an open directory: all, or enough to say that there are too many."""
-    with os.scandir(folder) as entries:
-        return {entry.name for entry in islice(entries, len(MAX_BYTES) + 1)}
 
 
 def _check_names(path: Path, found: set[str]) -> None:

@@ -54,7 +54,6 @@ class End(NamedTuple):
     """An input or output of the graph."""
 
     name: str
-    kind: int
     shape: tuple[int | str, ...]
     """With the name of an axis whose length is free."""
 
@@ -264,11 +263,11 @@ def _tensor(message: Message) -> Tensor:
 
 def _end(message: Message) -> End:
     tensor = _only(_only(message, 'type', {}), 'tensor', {})
-    axes = _only(tensor, 'shape', {}).get('axes', ())
+    axes: list[Message] = _only(tensor, 'shape', {}).get('axes', [])
     if not axes or any(len(axis) != 1 for axis in axes):  # a length or a name
         raise damaged()
     shape = tuple(length for axis in axes for (length,) in axis.values())
-    return End(_only(message, 'name', ''), _only(tensor, 'kind', 0), shape)
+    return End(_only(message, 'name', ''), shape)
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
