@@ -19,7 +19,6 @@ counts as if that were written there once more: a few lines of them could make a
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 import errno
 import json
 import os
@@ -149,63 +148,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class SyncedFile:
-    """A new file that takes what is written to it with `commit`, all of it or nothing.
-
-    commit:  | committed before | what waited | ending |      the next one writes over the ending
-
-    Raises:
-        OSError: If the file exists or cannot be made; from `commit`, if the disk fails.
-    """
-
-    def __init__(self, path: Path, ending: bytes) -> None:
-        self.path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        self._ending, self._size, self._waiting = ending, 0, bytearray()
-        sync(path.parent)
-
-    def write(self, data: bytes) -> int:
-        """Keep data for the next commit."""
-        self._waiting += data
-        return len(data)
-
-    def tell(self) -> int:
-        """Return where the next byte will be in the file."""
-        return self._size + len(self._waiting)
-
-    def flush(self) -> None:
-        """Do nothing: an MCAP writer calls it, but only `commit` reaches the disk."""
-
-    def commit(self) -> None:
-        """Write what waits and the ending, and return when both are on the disk."""
-        self._write_and_sync(bytes(self._waiting) + self._ending)
-        self._size += len(self._waiting)
-        self._waiting.clear()
-
-    def finish(self) -> None:
-        """Write what waits, which has an ending of its own, and close the file."""
-        self._write_and_sync(bytes(self._waiting))
-        os.close(self._descriptor)
-
-    def cut_back(self) -> None:
-        """Undo a commit or a finish that failed, and close the file.
-
-        This needs no room on the disk: the ending was there before.
-        """
-        ending = self._ending if self._size else b''
-        with suppress(OSError):
-            os.ftruncate(self._descriptor, self._size + len(ending))
-            self._write_and_sync(ending)
-        with suppress(OSError):
-            os.close(self._descriptor)
-
-    def _write_and_sync(self, data: bytes) -> None:
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._descriptor, data[done:], self._size + done)
-        os.fsync(self._descriptor)
 
 
 def read_yaml(source: Path) -> object:

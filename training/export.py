@@ -47,8 +47,7 @@ from metactl_ros.policy.contract import (
     SCHEMA_VERSION,
     token_scales,
 )
-from metactl_ros.policy.onnx_policy import INPUT, OnnxPolicy, OUTPUT, PolicyShape
-from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
+from metactl_ros.policy.network import GOLDEN_TOLERANCE, INPUT, OnnxPolicy, OUTPUT, PolicyShape
 from metactl_ros.settings import load_settings, Settings
 from metactl_ros.signals import Array
 from metactl_ros.sim.rk4_arm import Rk4Arm

@@ -73,7 +73,7 @@ def commands_of(
     """Return the messages of one command topic."""
     kind = next(kind for kind in TYPES if topic.endswith(f'/{kind}'))
     joints = tuple(joint_names)
-    times, names, is_for_arm, efforts = [], [], [], []
+    times, names, efforts = [], [], []
     num_unreadable = 0
     for message in messages:
         if message.topic != topic:
@@ -81,23 +81,29 @@ def commands_of(
         try:
             if message.type_name != TYPES[kind]:
                 raise CdrError(f'expected {TYPES[kind]}, found {message.type_name}')
-            stamp_ns, named, effort = _read(message.data, kind)
+            at_ns, named, effort = _read(message.data, kind)
         except CdrError:
             num_unreadable += 1
             continue
-        is_named = named == joints or (kind == FORWARD and not named)
-        is_for_arm.append(is_named and len(effort) == len(joints))
-        efforts.append(effort if is_for_arm[-1] else (np.nan,) * len(joints))
-        names.append(named)
-        row = (stamp_ns, message.publish_time_ns, message.log_time_ns, message.sequence)
+        row = (at_ns, message.publish_time_ns, message.log_time_ns, message.sequence)
         times.append([min(value, LARGEST) for value in row])
-    stamps_ns, published_ns, logged_ns, numbers = (
-        np.array(times, dtype=np.int64).reshape(-1, 4).T.copy()
+        names.append(named)
+        is_named = named == joints or (kind == FORWARD and not named)
+        efforts.append(effort if is_named and len(effort) == len(joints) else None)
+    nothing = (np.nan,) * len(joints)
+    effort_nm = [nothing if effort is None else effort for effort in efforts]
+    stamp_ns, publish_ns, log_ns, sequence = np.array(times, np.int64).reshape(-1, 4).T.copy()
+    return CommandLog(
+        topic=topic,
+        stamp_ns=stamp_ns,
+        publish_time_ns=publish_ns,
+        log_time_ns=log_ns,
+        sequence=sequence,
+        names=tuple(names),
+        is_for_arm=np.array([effort is not None for effort in efforts], dtype=bool),
+        effort_nm=np.array(effort_nm, dtype=np.float64).reshape(len(times), len(joints)),
+        num_unreadable=num_unreadable,
     )
-    are_for_arm = np.array(is_for_arm, dtype=bool)
-    effort_nm = np.array(efforts, dtype=np.float64).reshape(len(times), len(joints))
-    of_message = (stamps_ns, published_ns, logged_ns, numbers, tuple(names))
-    return CommandLog(topic, *of_message, are_for_arm, effort_nm, num_unreadable)
 
 
 def _read(data: bytes, kind: str) -> tuple[int, tuple[str, ...], tuple[float, ...]]:

@@ -35,7 +35,7 @@ from typing import NamedTuple, TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from metactl_ros.check.matrix_law import MatrixLaw, Motion, Sized
+from metactl_ros.check.matrix_law import MatrixLaw, Motion, product, Sized
 from metactl_ros.control.modes import Mode
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 
@@ -49,7 +49,7 @@ RELATIVE = 1e-10
 # By this much, in normalised units, a projection may miss the half-space, and a proposal may move
 # without being called moved.
 BEYOND, MOVED = 1e-9, 1e-6
-# N m by which rounding may miss a limit.
+# N m by which rounding may miss a limit: its own, whatever the controller allows itself.
 SLACK_NM = 1e-9
 # Two ticks closer than this, in periods, have none between them.
 NEXT = 1.25
@@ -69,11 +69,9 @@ class Violation(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """The log as numbers only, with what is known about each tick's predecessor."""
+    """What is known about each tick's predecessor, and when its mode began."""
 
     mode: NDArray[np.int64]
-    now_ns: NDArray[np.int64]
-    effort_before_nm: Array
     is_next: NDArray[np.bool_]
     """By the clock no tick is missing before this one, shape (T,)."""
     is_known: NDArray[np.bool_]
@@ -143,8 +141,6 @@ def _run_of(log: 'TickLog', controller: 'ControllerSettings') -> _Run:
     passed_ns = np.where(goes_on & is_known, np.clip(since_ns, 0, period_ns), period_ns)
     return _Run(
         mode=mode,
-        now_ns=now_ns,
-        effort_before_nm=log.effort_before_nm,
         is_next=is_next & ~is_reset,
         is_known=is_known,
         passed_s=passed_ns / NANOSECONDS_PER_SECOND,
@@ -201,12 +197,8 @@ def _checks(
     yield from _effort_checks(log, arm, controller, law, run, torque, hold, cannot)
     if log.estimate_nm is not None:
         yield 'estimate', np.abs(log.estimate_nm), np.array(arm.limits.effort_nm)
-    missing = torque.value - log.effort_nm
-    pull, size = condition.Minv_w, torque.size + abs(log.effort_nm)
-    after = Sized(
-        excess.value + np.einsum('tj,tj->t', pull.value, missing),
-        excess.size + np.einsum('tj,tj->t', pull.size, size),
-    )
+    lacking = Sized(torque.value - log.effort_nm, torque.size + abs(log.effort_nm))
+    after = excess + product('tj,tj->t', condition.Minv_w, lacking)
     yield 'excess_after_limits', *_apart(shield['excess_after_limits'], after, cannot)
 
 
@@ -288,20 +280,20 @@ def _effort_checks(
     hold_nm: Array,
     cannot: NDArray[np.bool_],
 ) -> Iterator[tuple[str, Array, Array | float]]:
-    before, sent = run.effort_before_nm, log.effort_nm
+    before, sent = log.effort_before_nm, log.effort_nm
     largest = np.array(arm.limits.effort_nm)
     reach = run.passed_s[:, np.newaxis] * np.array(arm.limits.effort_rate_nmps)
     yield 'effort size', np.abs(sent), largest + SLACK_NM
     yield 'effort rate', np.abs(sent - before), reach + SLACK_NM
     is_off = run.is_next[:, np.newaxis]
     carried = np.vstack([sent[:1], sent[:-1]])
-    paused_s = np.diff(run.now_ns, prepend=run.now_ns[:1]) / NANOSECONDS_PER_SECOND
+    paused_s = np.diff(log.now_ns, prepend=log.now_ns[:1]) / NANOSECONDS_PER_SECOND
     paused_s = np.where(log.is_resumed, paused_s, 0.0)[:, np.newaxis]
     led = paused_s * np.array(arm.limits.effort_rate_nmps)
     yield 'effort before', np.where(is_off, np.abs(before - carried), 0.0), led
 
     gravity, ramp_s = law.chain.gravity_nm(log.q_rad), controller.modes.blind_ramp_s
-    blind_s = (run.now_ns - run.now_ns[run.first]) / NANOSECONDS_PER_SECOND
+    blind_s = (log.now_ns - log.now_ns[run.first]) / NANOSECONDS_PER_SECOND
     share = np.clip(1.0 - blind_s / ramp_s, 0.0, 1.0) if ramp_s else np.zeros_like(blind_s)
     is_sure = run.is_known[run.first]
     least, most = np.where(is_sure, share, 0.0), np.where(is_sure, share, float(ramp_s > 0.0))

@@ -15,7 +15,8 @@ tried, not a formula for it. Each result comes with the size of the terms it was
 correct programs differ by rounding of that size.
 """
 
-from itertools import product
+from dataclasses import dataclass
+from itertools import product as combinations_of
 from typing import NamedTuple, TYPE_CHECKING
 
 import numpy as np
@@ -42,11 +43,32 @@ class Motion(NamedTuple):
     """Of the model, shape (T,), as recorded."""
 
 
-class Sized(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Sized:
     """A result, and the size of the terms it is the sum of; of one shape."""
 
     value: Array
     size: Array
+
+    def __add__(self, other: 'Sized') -> 'Sized':
+        """Return the sum of two results."""
+        return Sized(self.value + other.value, self.size + other.size)
+
+    def columns(self, rows: slice) -> 'Sized':
+        """Return some columns, shape (T, k)."""
+        return Sized(self.value[:, rows], self.size[:, rows])
+
+
+def product(subscripts: str, first: 'Sized | Array', second: 'Sized | Array') -> Sized:
+    """Return the sum of products that `np.einsum` has these subscripts for."""
+    one, other = (x if isinstance(x, Sized) else Sized(x, np.abs(x)) for x in (first, second))
+    values = np.einsum(subscripts, one.value, other.value)
+    return Sized(np.asarray(values), np.asarray(np.einsum(subscripts, one.size, other.size)))
+
+
+def total(parts: list[Array]) -> Sized:
+    """Return the sum of some arrays of one shape."""
+    return Sized(np.sum(parts, axis=0), np.sum(np.abs(parts), axis=0))
 
 
 class Condition(NamedTuple):
@@ -63,9 +85,7 @@ class Condition(NamedTuple):
 
     def excess(self, theta: Array) -> Sized:
         """Return normal . theta + constant of gains, shape (T, m)."""
-        value = np.einsum('tm,tm->t', self.normal.value, theta) + self.constant.value
-        size = np.einsum('tm,tm->t', self.normal.size, np.abs(theta)) + self.constant.size
-        return Sized(value, size)
+        return product('tm,tm->t', self.normal, theta) + self.constant
 
 
 class Chain:
@@ -121,7 +141,7 @@ class MatrixLaw:
         self._p = np.array(controller.lyapunov.p_matrix)
         self._n = n = len(arm.joint_names)
         off = np.broadcast_to(controller.lyapunov.rho_nm, n)
-        self._corners = np.array([*product(*zip(off, -off, strict=True))])
+        self._corners = np.array([*combinations_of(*zip(off, -off, strict=True))])
         bank = None if controller.estimator is None else controller.estimator.bank
         self._payload_max_kg = 0.0 if bank is None else bank.payload_max_kg
         self._target_level = self._level()
@@ -156,38 +176,30 @@ class MatrixLaw:
     def condition(self, motion: Motion) -> Condition:
         """Return the half-space of admissible gains at every tick."""
         e, e_dot, s = self._errors(motion)
-        xi = np.hstack([e, s])
-        gradient = Sized(xi @ self._p, np.abs(xi) @ np.abs(self._p))
-        w = Sized(gradient.value[:, self._n :], gradient.size[:, self._n :])
-        drift = np.hstack([e_dot, self._law.slope_per_s * e_dot])
-        inverse = np.linalg.inv(self.chain.mass_matrix(motion.q_rad, motion.payload_kg))
-        pull = Sized(
-            np.einsum('tjk,tk->tj', inverse, w.value),
-            np.einsum('tjk,tk->tj', np.abs(inverse), w.size),
-        )
+        xi, drift = np.hstack([e, s]), np.hstack([e_dot, self._law.slope_per_s * e_dot])
+        gradient = product('ti,ij->tj', xi, self._p)
+        w = gradient.columns(slice(self._n, None))
+        mass = self.chain.mass_matrix(motion.q_rad, motion.payload_kg)
+        inverse = np.asarray(np.linalg.inv(mass), dtype=np.float64)
+        pull = product('tjk,tk->tj', inverse, w)
         phi = self._features(motion)
-        level, margin = self._lyapunov.alpha_per_s, self._lyapunov.disturbance_radps2
-        value = Sized(
-            0.5 * np.einsum('ti,ti->t', xi, gradient.value),
-            0.5 * np.einsum('ti,ti->t', np.abs(xi), gradient.size),
-        )
-        constant = np.einsum('ti,ti->t', gradient.value, drift)
-        constant += level * (value.value - self._target_level)
-        constant += margin * np.abs(w.value).sum(axis=1)
+        value = product('ti,ti->t', 0.5 * xi, gradient)
+        alpha, v_0 = self._lyapunov.alpha_per_s, self._target_level
+        margin = self._lyapunov.disturbance_radps2
         # What the model may lack at each tick, N m: corners of a box, (T, corners, n).
         lacks = np.zeros((len(e), 1, self._n))
         if motion.estimate_nm is not None and 'estimate' in self._columns:
             lacks = motion.estimate_nm[:, np.newaxis, :] + self._corners
-        constant += np.einsum('tj,tcj->tc', pull.value, lacks).max(axis=1)
-        size = np.einsum('ti,ti->t', gradient.size, np.abs(drift))
-        size += level * (value.size + self._target_level) + margin * w.size.sum(axis=1)
-        size += np.einsum('tj,tcj->tc', pull.size, np.abs(lacks)).max(axis=1)
+        pulled = product('tj,tcj->tc', pull, lacks)
+        constant = product('ti,ti->t', gradient, drift)
+        constant += Sized(alpha * (value.value - v_0), alpha * (value.size + v_0))
+        constant += Sized(margin * np.abs(w.value).sum(axis=1), margin * w.size.sum(axis=1))
+        constant += Sized(pulled.value.max(axis=1), pulled.size.max(axis=1))
         driven = [s, e_dot, e] if self._has_kp else [s, e_dot]
-        normal = [-w.value * x for x in driven] + [-pull.value * column for column in phi]
-        sizes = [w.size * abs(x) for x in driven] + [pull.size * abs(column) for column in phi]
-        return Condition(
-            Sized(np.hstack(normal), np.hstack(sizes)), Sized(constant, size), value, pull
-        )
+        normal = [product('tj,tj->tj', w, -x) for x in driven]
+        normal += [product('tj,tj->tj', pull, -column) for column in phi]
+        values, sizes = ([part.value for part in normal], [part.size for part in normal])
+        return Condition(Sized(np.hstack(values), np.hstack(sizes)), constant, value, pull)
 
     def holding(self, motion: Motion, theta: Array) -> Array:
         """Return the effort of the law if it commanded no acceleration, shape (T, n), N m."""
@@ -209,12 +221,7 @@ class MatrixLaw:
             *(weight * column for weight, column in zip(eta, phi, strict=True)),
         ]
         mass = self.chain.mass_matrix(motion.q_rad, motion.payload_kg)
-
-        def total(parts: list[Array], others: list[Array], matrix: Array) -> Array:
-            return np.asarray(np.einsum('tjk,tk->tj', matrix, sum(parts)) + sum(others))
-
-        size = total([*map(np.abs, accelerations)], [*map(np.abs, torques)], np.abs(mass))
-        return Sized(total(accelerations, torques, mass), size)
+        return product('tjk,tk->tj', mass, total(accelerations)) + total(torques)
 
     def _parts(self, theta: Array) -> tuple[list[Array], list[Array]]:
         """Return (K_d, Lambda and any K_p) and the weights of theta, each of shape (T, n)."""

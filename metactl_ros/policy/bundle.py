@@ -17,7 +17,7 @@ A bundle is a directory of five files and nothing else:
 
 In this order: the files and their sums, the hash of the bundle if one is expected, the contract
 against itself (`contract`) and against the robot's settings, and then graph and golden vectors on
-this machine in a process of its own (`verifier`). Only what that process found sound is loaded
+this machine in a process of its own (`network`). Only what that process found sound is loaded
 here. Nothing is unpickled: the contract is JSON, the golden vectors are arrays of plain numbers,
 and the network is a graph of known operators.
 
@@ -49,10 +49,11 @@ from metactl_ros.policy.contract import (
     Contract,
     parse_contract,
 )
-from metactl_ros.policy.onnx_policy import OnnxPolicy, PolicyShape
-from metactl_ros.policy.verifier import (
+from metactl_ros.policy.network import (
     GOLDEN_TOLERANCE,
+    OnnxPolicy,
     PolicyFiles,
+    PolicyShape,
     refusing,
     verify_confined,
 )
@@ -222,7 +223,9 @@ def read_sealed(path: Path) -> dict[str, bytes]:
             'NAME.metactl/, as python -m training.export writes it.'
         ) from None
     try:
-        _check_names(path, _some_names(folder))
+        with os.scandir(folder) as entries:  # as many as say that there are too many
+            found = {entry.name for entry in islice(entries, len(MAX_BYTES) + 1)}
+        _check_names(path, found)
         files = {name: _read(path, folder, name) for name in MAX_BYTES}
     finally:
         os.close(folder)
@@ -269,12 +272,6 @@ def sums_of(files: Mapping[str, bytes]) -> bytes:
         if name != SUMS
     ]
     return ''.join(lines).encode()
-
-
-def _some_names(folder: int) -> set[str]:
-    """Return the names in an open directory: all, or enough to say that there are too many."""
-    with os.scandir(folder) as entries:
-        return {entry.name for entry in islice(entries, len(MAX_BYTES) + 1)}
 
 
 def _check_names(path: Path, found: set[str]) -> None:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields, is_dataclass
 import hashlib
 import json
 from pathlib import Path
-import re
 
-from metactl_ros.config import build, stated
+from metactl_ros.config import build, shown, stated
 from metactl_ros.control.estimators.bank_estimation import schedule_size
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox, GainMap
@@ -28,15 +27,9 @@ from metactl_ros.control.window import (
 )
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import BundleError, ConfigError
+from metactl_ros.files import parse_yaml
 
 SCHEMA_VERSION = 1
-MAX_DEPTH, MAX_KEYS, MAX_DIGITS = 16, 256, 40
-"""Of JSON; the exporter needs 5, 20 and 22."""
-MAX_CHARACTERS = 2000
-"""Of what a message quotes."""
-
-# Strings are skipped whole: brackets within them do not nest. One that does not end is no JSON.
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,22 +92,18 @@ def parse_contract(where: Path, data: bytes) -> Contract:
     """Return the contract in a file's bytes; it must know its schema and agree with itself."""
     try:
         mapping = _read_json(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f'{where}: not JSON ({error}); export the policy again.') from None
     found = mapping.get('schema_version') if isinstance(mapping, dict) else None
     if found != SCHEMA_VERSION:
         raise BundleError(
-            f'{where}: schema_version: expected {SCHEMA_VERSION}, found {_short(found)}; export '
+            f'{where}: schema_version: expected {SCHEMA_VERSION}, found {shown(found)}; export '
             'the policy again with this version of metactl_ros.'
         )
     try:
         contract = build(Contract, mapping, 'contract')
     except ConfigError as error:
-        text = str(error)
-        more = f' ... {len(text)} letters' if len(text) > MAX_CHARACTERS else ''
-        raise BundleError(
-            f'{where}: {text[:MAX_CHARACTERS]}{more}\nExport the policy again.'
-        ) from None
+        raise BundleError(f'{where}: {error}\nExport the policy again.') from None
     # No more names than the file has: a hostile count must not fill the memory.
     num_extra = min(contract.context.num_extra, len(contract.features))
     expected = {
@@ -124,55 +113,22 @@ def parse_contract(where: Path, data: bytes) -> Contract:
     for key, value in expected.items():
         if getattr(contract, key) != value:
             raise BundleError(
-                f'{where}: {key}: expected {_short(value)} from the rest of the contract, found '
-                f'{_short(getattr(contract, key))}; export the policy again.'
+                f'{where}: {key}: expected {shown(value)} from the rest of the contract, found '
+                f'{shown(getattr(contract, key))}; export the policy again.'
             )
     return contract
 
 
 def _read_json(data: bytes) -> object:
-    """Return what strict JSON says that is neither deep nor long-winded.
+    """Return what strict JSON says: ValueError or RecursionError if it is none.
 
-    Raises:
-        ValueError: If it is not UTF-8, not JSON, nested too deeply, has a number of too many
-            digits, too many keys, or a key twice: two readers could take it for two contracts.
+    JSON is YAML, too: the same bounds hold of depth, size and digits, and no key is there twice,
+    with which two readers could take it for two contracts.
     """
     text = data.decode()
-    depth = deepest = 0
-    for token in _BRACKETS.finditer(text):
-        depth += {'[': 1, '{': 1, ']': -1, '}': -1}.get(token[0], 0)
-        deepest = max(deepest, depth)
-    if deepest > MAX_DEPTH:
-        raise ValueError(f'nested {deepest} deep, expected at most {MAX_DEPTH}')
-    return json.loads(
-        text,
-        object_pairs_hook=_mapping,
-        parse_int=lambda digits: int(_bounded(digits)),
-        parse_float=lambda digits: float(_bounded(digits)),
-    )
-
-
-def _mapping(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(pairs) > MAX_KEYS:
-        raise ValueError(f'{len(pairs)} keys in one table, expected at most {MAX_KEYS}')
-    mapping: dict[str, object] = {}
-    for key, value in pairs:
-        if key in mapping:
-            raise ValueError(f'the key {_short(key)} is there twice')
-        mapping[key] = value
-    return mapping
-
-
-def _bounded(digits: str) -> str:
-    if len(digits) > MAX_DIGITS:
-        raise ValueError(f'a number of {len(digits)} digits, expected at most {MAX_DIGITS}')
-    return digits
-
-
-def _short(value: object) -> str:
-    """Return a value for a message, whatever its length."""
-    text = repr(value)
-    return text if len(text) <= MAX_CHARACTERS else f'{text[:MAX_CHARACTERS]} ...'
+    value: object = json.loads(text)
+    parse_yaml(text)
+    return value
 
 
 def check_made_for(
@@ -191,8 +147,8 @@ def check_made_for(
         if made_for != settings:
             key, expected, found = first_difference(section, settings, made_for)
             raise BundleError(
-                f'{where}: {key}: this robot has {_short(expected)}, the policy was made for '
-                f'{_short(found)}; load a policy made for this robot, or the settings it was made '
+                f'{where}: {key}: this robot has {shown(expected)}, the policy was made for '
+                f'{shown(found)}; load a policy made for this robot, or the settings it was made '
                 'for.'
             )
 

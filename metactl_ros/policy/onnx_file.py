@@ -11,13 +11,9 @@ for the same reason a field that there can be only one of occurs once, and with 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 import math
-from pathlib import Path
 import struct
-from typing import NamedTuple
-
-from metactl_ros.errors import BundleError
+from typing import Any, NamedTuple, TypeAlias
 
 INT64, FLOAT, DOUBLE = 7, 1, 11
 """Element types, as onnx.proto numbers them."""
@@ -25,6 +21,10 @@ ITEM_BYTES = {INT64: 8, FLOAT: 4, DOUBLE: 8}
 
 Value = int | float | str | tuple[int, ...]
 """Of an attribute."""
+
+
+class MisfitError(Exception):
+    """A file is no graph that a policy needs; the text says what of it."""
 
 
 class Node(NamedTuple):
@@ -54,7 +54,6 @@ class End(NamedTuple):
     """An input or output of the graph."""
 
     name: str
-    kind: int
     shape: tuple[int | str, ...]
     """With the name of an axis whose length is free."""
 
@@ -149,196 +148,150 @@ FIXED_BYTES = {FIXED_64: 8, FIXED_32: 4}
 VARINT_BITS = 64
 
 
-@dataclass(slots=True)
-class Message:
-    """The fields of a message that occur, by type and name, each as often as it occurs."""
-
-    integers: dict[str, list[int]] = field(default_factory=dict)
-    singles: dict[str, list[float]] = field(default_factory=dict)
-    texts: dict[str, list[str]] = field(default_factory=dict)
-    data: dict[str, list[memoryview]] = field(default_factory=dict)
-    messages: dict[str, list['Message']] = field(default_factory=dict)
-
-    def names(self) -> set[str]:
-        """Return the names of the fields that occur."""
-        return {*self.integers, *self.singles, *self.texts, *self.data, *self.messages}
-
-    def integer(self, name: str) -> int:
-        """Return a number that occurs at most once; 0 where it does not, as in protobuf."""
-        return self.integers.get(name, [0])[0]
-
-    def text(self, name: str) -> str:
-        """Return a text that occurs at most once; empty where it does not."""
-        return self.texts.get(name, [''])[0]
-
-    def message(self, name: str) -> 'Message':
-        """Return a message that occurs at most once; an empty one where it does not."""
-        return self.messages.get(name, [Message()])[0]
-
-    def every(self, name: str) -> list['Message']:
-        """Return all messages of a name."""
-        return self.messages.get(name, [])
+Message: TypeAlias = dict[str, list[Any]]
+"""The values of the fields that occur, by their names, each as often as it occurs."""
 
 
-def read_graph(where: Path, data: bytes) -> Graph:
-    """Return the graph of an ONNX file that is plain and self-contained.
-
-    Raises:
-        BundleError: If it is not.
-    """
-    model = _Reader(where).read('model', memoryview(data))
-    if len(model.every('opset')) != 1 or 'graph' not in model.messages:
-        raise damaged(where)
-    graph = model.message('graph')
+def read_graph(data: bytes) -> Graph:
+    """Return the graph of an ONNX file; MisfitError if it is not plain and self-contained."""
+    model = _Reader().read('model', memoryview(data))
+    if len(model.get('opset', ())) != 1 or 'graph' not in model:
+        raise damaged()
+    graph: Message = model['graph'][0]
     return Graph(
-        opset=model.message('opset').integer('version'),
-        nodes=tuple(_node(where, message) for message in graph.every('nodes')),
-        tensors=tuple(_tensor(where, message) for message in graph.every('tensors')),
-        inputs=tuple(_end(where, message) for message in graph.every('inputs')),
-        outputs=tuple(_end(where, message) for message in graph.every('outputs')),
+        opset=_only(model['opset'][0], 'version', 0),
+        nodes=tuple(map(_node, graph.get('nodes', ()))),
+        tensors=tuple(map(_tensor, graph.get('tensors', ()))),
+        inputs=tuple(map(_end, graph.get('inputs', ()))),
+        outputs=tuple(map(_end, graph.get('outputs', ()))),
     )
 
 
-def needless(where: Path, thing: str) -> BundleError:
+def needless(thing: str) -> MisfitError:
     """Return the refusal of a file that holds something."""
-    return BundleError(
-        f'{where}: holds {thing}, which no policy needs; export it again with '
-        'python -m training.export.'
-    )
+    return MisfitError(f'holds {thing}, which no policy needs')
 
 
-def damaged(where: Path) -> BundleError:
+def damaged() -> MisfitError:
     """Return the refusal of a file that is not what it should be."""
-    return BundleError(f'{where}: not an ONNX file, or a damaged one; export it again.')
+    return MisfitError('is not an ONNX file, or a damaged one')
 
 
 class _Reader:
     """Reads messages, and counts their fields."""
 
-    def __init__(self, where: Path) -> None:
-        self._where, self._num_fields = where, 0
+    def __init__(self) -> None:
+        self._num_fields = 0
 
     def read(self, kind: str, data: memoryview) -> Message:
         """Return the fields of a message; MESSAGES is a tree, so this ends."""
-        known, message = MESSAGES[kind], Message()
-        for number, wire, part in _fields(self._where, data):
+        message: Message = {}
+        for number, wire, part in _fields(data):
             self._count()
-            spec = known.get(number)
-            if spec is None:
-                thing = REFUSED.get((kind, number), f'field {number} of its {kind}')
-                raise needless(self._where, thing)
-            if wire == LENGTH and spec.kind == INTEGER and spec.is_repeated:
-                for value in self._packed(part):
-                    message.integers.setdefault(spec.name, []).append(value)
-                continue
-            is_again = not spec.is_repeated and spec.name in message.names()
-            if is_again or wire != WIRE_OF.get(spec.kind, LENGTH):
-                raise damaged(self._where)
-            self._add(message, spec, part)
+            field = MESSAGES[kind].get(number)
+            if field is None:
+                raise needless(REFUSED.get((kind, number), f'field {number} of its {kind}'))
+            values = message.setdefault(field.name, [])
+            if wire == LENGTH and field.kind == INTEGER and field.is_repeated:
+                values += self._packed(part)
+            elif wire != WIRE_OF.get(field.kind, LENGTH) or (values and not field.is_repeated):
+                raise damaged()
+            else:
+                values.append(self._value(field.kind, part))
         return message
 
     def _count(self) -> None:
         self._num_fields += 1
         if self._num_fields > MAX_FIELDS:
-            raise needless(self._where, f'more than {MAX_FIELDS} fields')
+            raise needless(f'more than {MAX_FIELDS} fields')
 
-    def _packed(self, data: memoryview) -> list[int]:
-        """Return whole numbers that lie side by side, each counted as a field."""
-        values, at = [], 0
+    def _packed(self, data: memoryview) -> Iterator[int]:
+        """Yield whole numbers that lie side by side, each counted as a field."""
+        at = 0
         while at < len(data):
             self._count()
-            value, at = _varint(self._where, data, at)
-            values.append(_signed(value))
-        return values
+            value, at = _varint(data, at)
+            yield _signed(value)
 
-    def _add(self, message: Message, spec: Field, part: memoryview) -> None:
-        """Note one more value of a field."""
-        name, kind = spec.name, spec.kind
+    def _value(self, kind: str, part: memoryview) -> Any:
+        """Return the value of a field of some kind."""
         if kind == INTEGER:
-            value = _signed(_varint(self._where, part, 0)[0])
-            message.integers.setdefault(name, []).append(value)
-        elif kind == SINGLE:
-            message.singles.setdefault(name, []).append(struct.unpack('<f', part)[0])
-        elif kind == DATA:
-            message.data.setdefault(name, []).append(part)
-        elif kind == TEXT:
-            message.texts.setdefault(name, []).append(self._text(part))
-        else:
-            message.messages.setdefault(name, []).append(self.read(kind, part))
-
-    def _text(self, part: memoryview) -> str:
-        if len(part) > MAX_CHARACTERS:
-            raise needless(self._where, f'a name of {len(part)} letters')
-        text = bytes(part).decode('ascii', errors='replace')
-        if not text.isprintable() or '\ufffd' in text:
-            raise needless(self._where, f'the unprintable name {text!r}')
-        return text
+            return _signed(_varint(part, 0)[0])
+        if kind == SINGLE:
+            return struct.unpack('<f', part)[0]
+        if kind == DATA:
+            return part
+        return _text(part) if kind == TEXT else self.read(kind, part)
 
 
-def _node(where: Path, message: Message) -> Node:
+def _text(part: memoryview) -> str:
+    if len(part) > MAX_CHARACTERS:
+        raise needless(f'a name of {len(part)} letters')
+    text = bytes(part).decode('ascii', errors='replace')
+    if not text.isprintable() or '\ufffd' in text:
+        raise needless(f'the unprintable name {text!r}')
+    return text
+
+
+def _only(message: Message, name: str, default: Any) -> Any:
+    """Return the value of a field that occurs at most once."""
+    return message.get(name, [default])[0]
+
+
+def _node(message: Message) -> Node:
     attributes: dict[str, Value] = {}
-    for entry in message.every('attributes'):
-        name, kind = entry.text('name'), ATTRIBUTE_TYPES.get(entry.integer('type'))
-        if kind is None or name in attributes or not entry.names() <= {kind, 'name', 'type'}:
-            raise damaged(where)
-        attributes[name] = _attribute(kind, entry)
-    inputs, outputs = (tuple(message.texts.get(end, ())) for end in ('inputs', 'outputs'))
-    return Node(message.text('operator'), inputs, outputs, attributes)
+    for entry in message.get('attributes', ()):
+        name, kind = _only(entry, 'name', ''), ATTRIBUTE_TYPES.get(_only(entry, 'type', 0))
+        if kind is None or name in attributes or not entry.keys() <= {kind, 'name', 'type'}:
+            raise damaged()
+        # One that is left out is zero or empty.
+        values = entry.get(kind, [] if kind == 'integers' else ['' if kind == 'text' else 0])
+        attributes[name] = tuple(values) if kind == 'integers' else values[0]
+    inputs, outputs = (tuple(message.get(end, ())) for end in ('inputs', 'outputs'))
+    return Node(_only(message, 'operator', ''), inputs, outputs, attributes)
 
 
-def _attribute(kind: str, entry: Message) -> Value:
-    """Return the value of an attribute; one that is left out is zero or empty."""
-    if kind == 'integers':
-        return tuple(entry.integers.get(kind, ()))
-    if kind == 'text':
-        return entry.text(kind)
-    return entry.singles[kind][0] if kind in entry.singles else entry.integer(kind)
-
-
-def _tensor(where: Path, message: Message) -> Tensor:
-    kind, shape = message.integer('kind'), tuple(message.integers.get('shape', ()))
-    name, data = message.text('name'), message.data.get('data', [memoryview(b'')])[0]
+def _tensor(message: Message) -> Tensor:
+    kind, shape = _only(message, 'kind', 0), tuple(message.get('shape', ()))
+    name, data = _only(message, 'name', ''), _only(message, 'data', memoryview(b''))
     if kind not in ITEM_BYTES:
-        raise needless(where, f'the constant {name!r} of element type {kind}')
+        raise needless(f'the constant {name!r} of element type {kind}')
     if min(shape, default=1) < 1 or math.prod(shape) * ITEM_BYTES[kind] != len(data):
-        raise BundleError(
-            f'{where}: the constant {name!r} of shape {shape} has {len(data)} bytes; export it '
-            'again.'
-        )
+        raise MisfitError(f'has the constant {name!r} of shape {shape} in {len(data)} bytes')
     return Tensor(name, kind, shape, data)
 
 
-def _end(where: Path, message: Message) -> End:
-    tensor = message.message('type').message('tensor')
-    axes = tensor.message('shape').every('axes')
-    if not axes or any(len(axis.names()) != 1 for axis in axes):  # a length or a name
-        raise damaged(where)
-    shape = tuple(axis.text('name') if axis.texts else axis.integer('length') for axis in axes)
-    return End(message.text('name'), tensor.integer('kind'), shape)
+def _end(message: Message) -> End:
+    tensor = _only(_only(message, 'type', {}), 'tensor', {})
+    axes: list[Message] = _only(tensor, 'shape', {}).get('axes', [])
+    if not axes or any(len(axis) != 1 for axis in axes):  # a length or a name
+        raise damaged()
+    shape = tuple(length for axis in axes for (length,) in axis.values())
+    return End(_only(message, 'name', ''), shape)
 
 
-def _fields(where: Path, data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
     """Yield number, wire type and value of every field; of a varint or fixed number, its bytes."""
     at = 0
     while at < len(data):
-        key, at = _varint(where, data, at)
+        key, at = _varint(data, at)
         number, wire = key >> 3, key & 7
         begin = at
         if wire == VARINT:
-            _, at = _varint(where, data, at)
+            _, at = _varint(data, at)
         elif wire == LENGTH:
-            size, begin = _varint(where, data, at)
+            size, begin = _varint(data, at)
             at = begin + size
         elif wire in FIXED_BYTES:
             at += FIXED_BYTES[wire]
         else:
             at = len(data) + 1
         if at > len(data):
-            raise damaged(where)
+            raise damaged()
         yield number, wire, data[begin:at]
 
 
-def _varint(where: Path, data: memoryview, at: int) -> tuple[int, int]:
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """Return the number at an index, seven bits per byte, and the index behind it."""
     value = 0
     for shift in range(0, VARINT_BITS, 7):
@@ -348,7 +301,7 @@ def _varint(where: Path, data: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise damaged(where)
+    raise damaged()
 
 
 def _signed(value: int) -> int:

@@ -21,6 +21,7 @@ from metactl_ros.policy.onnx_file import (
     FLOAT,
     Graph,
     INT64,
+    MisfitError,
     needless,
     Node,
     read_graph,
@@ -43,10 +44,6 @@ OPERATIONS_PER_ELEMENT = 16
 """What an element of any result counts for: a copy costs less, a GELU about this."""
 MAX_ENTRIES = 64
 """Of a constant that decides a shape."""
-
-
-class MisfitError(Exception):
-    """Shapes, attributes or constants do not fit the operator."""
 
 
 class Rule(NamedTuple):
@@ -105,48 +102,50 @@ def check_graph(where: Path, data: bytes) -> dict[str, Shape]:
     Raises:
         BundleError: If it is anything but a plain network of known size; says what is wrong.
     """
-    graph = read_graph(where, data)
-    if graph.opset != OPSET:
+    try:
+        return _all_shapes(read_graph(data))
+    except MisfitError as error:
         raise BundleError(
-            f'{where}: expected version {OPSET} of the ONNX operators, found {graph.opset}; '
-            'export it again.'
-        )
+            f'{where}: {error}; export it again with python -m training.export.'
+        ) from None
+
+
+def _all_shapes(graph: Graph) -> dict[str, Shape]:
+    if graph.opset != OPSET:
+        raise MisfitError(f'expected version {OPSET} of the ONNX operators, found {graph.opset}')
     if len(graph.nodes) > MAX_NODES:
-        raise needless(where, f'more than {MAX_NODES} operators')
-    shapes = _given(where, graph)
+        raise needless(f'more than {MAX_NODES} operators')
+    shapes = _given(graph)
     constants = {tensor.name: tensor for tensor in graph.tensors}
     num_operations = 0
     for node in graph.nodes:
         rule = OPERATORS.get(node.operator)
         if rule is None:
-            raise needless(where, f'the operator {node.operator!r}')
+            raise needless(f'the operator {node.operator!r}')
         try:
             results, num_more = _infer(node, rule, shapes, constants)
         except MisfitError as error:
-            raise BundleError(
-                f'{where}: its {node.operator} {node.outputs[:1]} {error}; export it again with '
-                'python -m training.export.'
-            ) from None
+            raise MisfitError(f'its {node.operator} {node.outputs[:1]} {error}') from None
         num_operations += num_more
         if num_operations > MAX_OPERATIONS:
-            raise needless(where, f'more than {MAX_OPERATIONS} operations')
+            raise needless(f'more than {MAX_OPERATIONS} operations')
         shapes |= results
-    missing = [end.name for end in graph.outputs if end.name not in shapes]
-    if missing:
-        raise BundleError(f'{where}: nothing computes its output {missing[0]!r}; export it again.')
+    for end in graph.outputs:
+        if end.name not in shapes:
+            raise MisfitError(f'nothing computes its output {end.name!r}')
     return shapes
 
 
-def _given(where: Path, graph: Graph) -> dict[str, Shape]:
+def _given(graph: Graph) -> dict[str, Shape]:
     """Return the shapes of inputs, for one window, and of constants, by name."""
     shapes: dict[str, Shape] = {}
     entries: list[End | Tensor] = [*graph.inputs, *graph.tensors]
     for entry in entries:
         shape = tuple(1 if isinstance(length, str) else length for length in entry.shape)
         if not is_small(shape):
-            raise needless(where, f'{entry.name!r} of shape {shape[: MAX_AXES + 1]}')
+            raise needless(f'{entry.name!r} of shape {shape[: MAX_AXES + 1]}')
         if entry.name in shapes or not entry.name:
-            raise BundleError(f'{where}: defines {entry.name!r} twice; export it again.')
+            raise MisfitError(f'defines {entry.name!r} twice')
         shapes[entry.name] = shape
     return shapes
 

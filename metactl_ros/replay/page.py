@@ -98,8 +98,6 @@ class Plot(NamedTuple):
     heading: str
     svg: str
     alt: str
-    section: str = ''
-    """The heading of the group it belongs to."""
 
 
 class _Line(NamedTuple):
@@ -127,27 +125,27 @@ def kept_rows(values: Array) -> NDArray[np.int64]:
     return np.unique(np.concatenate([[0, len(values) - 1], low, high]))
 
 
-def draw_plots(log: TickLog, again: Reproduction, violations: Sequence[Violation]) -> list[Plot]:
-    """Return every plot of a run, in the order of the page."""
+def draw_plots(
+    log: TickLog, again: Reproduction, violations: Sequence[Violation]
+) -> dict[str, list[Plot]]:
+    """Return every plot of a run by the heading of its section, in the order of the page."""
     with warnings.catch_warnings(), matplotlib.rc_context(DRAWING):
         warnings.simplefilter('ignore')  # a letter may be missing from the font
         marks = _Marks(log, again, violations)
-        plots = {
-            'Tracking': _tracking(log, marks),
-            'Effort': _efforts(log, again, marks),
-            'Gains': _gains(log, again, marks),
-            'Estimate': _estimates(log, again, marks),
-            'Shield': _shield(log, marks),
-            'Timing': _timing(log, marks),
+        sections = {
+            'Tracking': [*_tracking(log, marks)],
+            'Effort': [*_efforts(log, again, marks)],
+            'Gains': [*_gains(log, again, marks)],
+            'Estimate': [*_estimates(log, again, marks)],
+            'Shield': [*_shield(log, marks)],
+            'Timing': [*_timing(log, marks)],
         }
-        # What another controller would have done moved nothing: these are the recorded one's.
-        of_recorded = ('Tracking', 'Shield', 'Timing') if again.is_open_loop else ()
-        whose = dict.fromkeys(of_recorded, ', of the recorded run')
-        return [
-            plot._replace(section=section, heading=plot.heading + whose.get(section, ''))
-            for section, some in plots.items()
-            for plot in some
-        ]
+    # What another controller would have done moved nothing: these are the recorded one's.
+    for section in ('Tracking', 'Shield', 'Timing') if again.is_open_loop else ():
+        for number, plot in enumerate(sections[section]):
+            whose = f'{plot.heading}, of the recorded run'
+            sections[section][number] = plot._replace(heading=whose)
+    return {section: plots for section, plots in sections.items() if plots}
 
 
 class _Marks:
@@ -379,7 +377,6 @@ def write_page(
     is_compared = not again.is_open_loop and bool(again.is_compared.any())
     colour = 'green' if is_whole and is_compared else 'amber'
     colour = 'red' if violations or again.first_difference is not None else colour
-    plots = draw_plots(log, again, violations)
     body = [
         f'<h1>{escape(title)}</h1>',
         f'<p class="verdict {colour}" role="status">'
@@ -393,10 +390,8 @@ def write_page(
             f'{found.recorded!r} and computed as {found.recomputed!r}.</p>'
         )
     body += _listed(violations)
-    for section in dict.fromkeys(plot.section for plot in plots):
-        body.append(f'<h2>{section}</h2>\n<div class="grid">')
-        body += [_in_html(plot) for plot in plots if plot.section == section]
-        body.append('</div>')
+    for section, plots in draw_plots(log, again, violations).items():
+        body += [f'<h2>{section}</h2>\n<div class="grid">', *map(_in_html, plots), '</div>']
     body += ['<details><summary>All figures</summary>', _table(_flat(facts)), '</details>']
     text = '\n'.join(
         [

@@ -42,7 +42,7 @@ from hostile.runs import (
 )
 from metactl_ros.errors import MetactlError
 from metactl_ros.policy.bundle import load_bundle, MAX_BYTES, SUMS
-from metactl_ros.policy.verifier import GOLDEN_TOLERANCE
+from metactl_ros.policy.network import GOLDEN_TOLERANCE
 from metactl_ros.settings import load_settings, policy_file, provenance
 
 NAMES = sorted(MAX_BYTES)

@@ -13,8 +13,8 @@ from support.bundles import files_of, golden_of, refusal, reseal
 
 from metactl_ros.errors import BundleError, MetactlError
 from metactl_ros.policy.bundle import MAX_BYTES
+from metactl_ros.policy.network import verify
 from metactl_ros.policy.onnx_file import MAX_FIELDS
-from metactl_ros.policy.verifier import verify
 
 CONTENT = sorted(name for name in MAX_BYTES if name != 'SHA256SUMS')
 

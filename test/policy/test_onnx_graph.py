@@ -221,8 +221,11 @@ WEIGHT, TALL = np.ones((3, 4), np.float32), np.ones((2048, 1))
         (changed(lambda m: m.graph.initializer[0].ClearField('name')), "defines '' twice"),
         # Constants
         (changed(lambda m: setattr(m.graph.initializer[0], 'data_type', 6)), 'of element type 6'),
-        (changed(lambda m: m.graph.initializer[1].dims.append(2)), 'of shape (1, 2) has 8 bytes'),
-        (changed(lambda m: m.graph.initializer[1].dims.extend([-1, -1])), 'has 8 bytes'),
+        (changed(lambda m: m.graph.initializer[1].dims.append(2)), 'of shape (1, 2) in 8 bytes'),
+        (
+            changed(lambda m: m.graph.initializer[1].dims.extend([-1, -1])),
+            '(1, -1, -1) in 8 bytes',
+        ),
         # Operators
         (changed(lambda m: setattr(m.opset_import[0], 'version', 19)), 'found 19'),
         (policy_with(add_of()), 'has 1 inputs, expected 2 to 2'),

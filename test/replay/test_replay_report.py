@@ -149,7 +149,7 @@ def test_a_page_begins_with_the_verdict_and_tells_the_facts(page):
 
 
 def test_the_colour_is_that_of_what_was_found(tmp_path, log, monkeypatch):
-    monkeypatch.setattr('metactl_ros.replay.page.draw_plots', lambda *_: [])
+    monkeypatch.setattr('metactl_ros.replay.page.draw_plots', lambda *_: {})
     difference = Difference(3, 0.03, 'effort', 'joint1', 1.0, 2.0)
     found = [Violation(5, 0.05, 'effort', 1.0, 0.0)]
     pages = {

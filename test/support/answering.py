@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Run as a confined process by `test_verifier.py`: does what the request says, however bad."""
+"""Run as a confined process by `test_network.py`: does what the request says, however bad."""
 
 import ctypes
 import os
@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from metactl_ros.policy.verifier import serve
+from metactl_ros.policy.network import serve
 
 
 def spin():

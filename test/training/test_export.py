@@ -19,8 +19,8 @@ import torch
 from metactl_ros.control.window import feature_names, step_observation
 from metactl_ros.errors import BundleError
 from metactl_ros.policy.bundle import load_bundle, read_bundle
+from metactl_ros.policy.network import OnnxPolicy, PolicyShape
 from metactl_ros.policy.onnx_graph import check_graph, OPERATORS
-from metactl_ros.policy.onnx_policy import OnnxPolicy, PolicyShape
 from metactl_ros.signals import ArmState, Reference
 from training import export
 from training.export import export_bundle, ExportedActor, main, to_onnx, without_folders

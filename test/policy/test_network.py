@@ -28,13 +28,13 @@ from support.bundles import npz
 from support.graphs import golden_of_policy, policy_with
 
 from metactl_ros.errors import BundleError
-from metactl_ros.policy import verifier
-from metactl_ros.policy.onnx_policy import PolicyShape
-from metactl_ros.policy.verifier import (
+from metactl_ros.policy import network
+from metactl_ros.policy.network import (
     ANSWER_S,
     NoAnswerError,
     NotStartedError,
     PolicyFiles,
+    PolicyShape,
     run_confined,
     SLACK_S,
     verify_confined,
@@ -81,7 +81,7 @@ def test_whatever_becomes_of_the_process_is_told_soon(act, reason, capfd):
 def test_a_process_that_cannot_end_itself_is_ended(monkeypatch):
     """As one that was stopped."""
     before = children()
-    monkeypatch.setattr(verifier, 'ANSWER_S', -SLACK_S + 0.2)
+    monkeypatch.setattr(network, 'ANSWER_S', -SLACK_S + 0.2)
     with pytest.raises(NoAnswerError, match='took longer'):
         answer_to(sleep_long)
     assert children() <= before
@@ -97,7 +97,7 @@ def test_a_process_that_does_not_start_says_nothing_about_the_policy(monkeypatch
     before = children()
     with pytest.raises(NoAnswerError, match=r'ended with 1 .*No module named no_such_module'):
         run_confined('no_such_module', b'')
-    monkeypatch.setattr(verifier, 'START_S', 0.0)
+    monkeypatch.setattr(network, 'START_S', 0.0)
     with pytest.raises(NotStartedError, match='did not start within 0 s'):
         run_confined('support.answering', b'')
     monkeypatch.setattr(sys, 'executable', '/nowhere/python')
@@ -109,7 +109,7 @@ def test_a_process_that_does_not_start_says_nothing_about_the_policy(monkeypatch
 def test_it_ends_itself_when_nobody_waits_for_it_any_more():
     """Started by a process that is killed before there is an answer, signals blocked."""
     code = (
-        'import os, signal, time, metactl_ros.policy.verifier as verifier\n'
+        'import os, signal, time, metactl_ros.policy.network as network\n'
         'signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGXCPU})\n'
         'signal.signal(signal.SIGALRM, signal.SIG_IGN)\n'
         'def exchange(process, request):\n'
@@ -118,8 +118,8 @@ def test_it_ends_itself_when_nobody_waits_for_it_any_more():
         '    process.stdin.close()\n'
         '    print(process.pid, flush=True)\n'
         '    time.sleep(60.0)\n'
-        'verifier._exchange = exchange\n'
-        "verifier.run_confined('support.answering', b'sleep')\n"
+        'network._exchange = exchange\n'
+        "network.run_confined('support.answering', b'sleep')\n"
     )
     path = os.pathsep.join([str(folder) for folder in Path(__file__).parents[1:3]])
     with subprocess.Popen(
@@ -211,7 +211,7 @@ def test_what_onnxruntime_cannot_bear_is_refused_even_if_the_check_let_it_pass(
 ):
     with pytest.raises(BundleError, match=r"the operator '(Expand|ReduceMax)'"):
         verify_confined(files_of(make()))
-    monkeypatch.setattr(verifier, '__name__', 'support.unchecked_verifier')
+    monkeypatch.setattr(network, '__name__', 'support.unchecked_verifier')
     began = time.monotonic()
     with pytest.raises(BundleError, match=reason) as caught:
         verify_confined(files_of(make()))
@@ -226,6 +226,6 @@ def test_a_sound_policy_is_found_sound():
 
 
 def test_a_machine_that_is_too_busy_is_not_the_fault_of_the_bundle(monkeypatch):
-    monkeypatch.setattr(verifier, 'START_S', 0.0)
+    monkeypatch.setattr(network, 'START_S', 0.0)
     with pytest.raises(BundleError, match='load it again while this machine is less busy'):
         verify_confined(files_of(policy_with()))

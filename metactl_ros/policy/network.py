@@ -1,15 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Proves that a policy is harmless and runs as made: in a process of its own, before it is loaded.
+"""The network of a bundle, in onnxruntime: proven harmless and as made before it is loaded.
 
-    verify_confined(files)                                     in the process that loads
-    python -m metactl_ros.policy.verifier                      the process that verifies
+    verify_confined(files)                          in the process that loads
+    python -m metactl_ros.policy.network            the process that verifies
+    action = OnnxPolicy(model, shape)(window)       the policy of a loop
 
-Everything that reads the graph or the golden vectors runs there: the walk through the file, the
-check of its shapes, the session of onnxruntime, which folds all constants, and the runs. That
-process is limited in time and memory. If it hangs, aborts or grows, the bundle is refused, and the
-caller goes on. Its clock starts when it has imported what it needs: how long that takes says
-nothing about the policy.
+Everything that reads the graph or the golden vectors first runs in a process of its own: the walk
+through the file, the check of its shapes, the session of onnxruntime, which folds all constants,
+and the runs. That process is limited in time and memory. If it hangs, aborts or grows, the bundle
+is refused, and the caller goes on. Its clock starts when it has imported what it needs: how long
+that takes says nothing about the policy.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,16 +26,17 @@ import signal
 import subprocess
 import sys
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 import zipfile
 
 import numpy as np
+import onnxruntime
 
 from metactl_ros.errors import BundleError, MetactlError
 from metactl_ros.policy.onnx_graph import check_graph
-from metactl_ros.policy.onnx_policy import INPUT, OnnxPolicy, OUTPUT, PolicyShape
 from metactl_ros.signals import Array
 
+INPUT, OUTPUT = 'window', 'action'
 GOLDEN_TOLERANCE = 1e-6
 """Largest difference of an action, of range 2, between this machine and the golden vectors."""
 SOUND, EXPORT_AGAIN = 'sound', 'export the policy again'
@@ -53,6 +55,63 @@ OUT_OF_MEMORY = 77
 """Exit code of a process that ran out of memory."""
 MAX_PARSER_CHARACTERS, MAX_STDERR_CHARACTERS = 500, 300
 """Of what a parser says about hostile bytes, and a process that died wrote last."""
+
+
+class PolicyShape(NamedTuple):
+    """What goes in and comes out: (..., W, F) to (..., m)."""
+
+    num_rows: int
+    num_features: int
+    num_actions: int
+
+
+class OnnxPolicy:
+    """From windows, raw and float64, to actions in [-1, 1]; on one thread of the CPU.
+
+    The graph takes float32. A number too large for it becomes infinite and the action NaN, to
+    which the shield answers with the nominal gains.
+    """
+
+    def __init__(self, model: bytes, shape: PolicyShape) -> None:
+        """Create the session, which also folds all constants.
+
+        Raises:
+            ValueError: If the graph does not have this shape; onnxruntime raises its own errors.
+        """
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        # Fusions beyond basic ones gain nothing here, and onnxruntime 1.20 makes some for float64
+        # that it cannot run.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        # Not a guess from the bytes: only this format is looked into before.
+        options.add_session_config_entry('session.load_model_format', 'ONNX')
+        options.log_severity_level = 4  # only fatal: errors are raised
+        self._session = onnxruntime.InferenceSession(
+            model, options, providers=['CPUExecutionProvider']
+        )
+        ends = (*self._session.get_inputs(), *self._session.get_outputs())
+        found = [(end.name, end.type, _without_batch(end.shape)) for end in ends]
+        expected = [
+            (INPUT, 'tensor(float)', [shape.num_rows, shape.num_features]),
+            (OUTPUT, 'tensor(float)', [shape.num_actions]),
+        ]
+        if found != expected:
+            raise ValueError(f'expected input and output {expected} behind a batch, found {found}')
+        self._rows = (-1, shape.num_rows, shape.num_features)
+
+    def __call__(self, window: Array) -> Array:
+        """Return the actions, shape (..., m), of windows, shape (..., W, F)."""
+        with np.errstate(over='ignore'):
+            rows = window.reshape(self._rows).astype(np.float32)
+        (actions,) = self._session.run([OUTPUT], {INPUT: rows})
+        result: Array = actions.astype(np.float64).reshape(*window.shape[:-2], -1)
+        return result
+
+
+def _without_batch(shape: list[Any]) -> list[Any]:
+    """Return a shape without the axis of free length in front, if it has one."""
+    return shape[1:] if shape and not isinstance(shape[0], int) else shape
 
 
 class NoAnswerError(MetactlError, RuntimeError):
