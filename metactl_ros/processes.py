@@ -28,8 +28,13 @@ from typing import TypeAlias
 from metactl_ros.baselines import ORACLE
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
-from metactl_ros.options import ControllerOptions, option, options_of, PlantOptions
-from metactl_ros.ros.parameters import defaults_of
+from metactl_ros.options import (
+    ControllerOptions,
+    defaults_of,
+    option,
+    options_of,
+    PlantOptions,
+)
 from metactl_ros.runtime.process_link import deferred_signals
 from metactl_ros.settings import (
     faults_file,

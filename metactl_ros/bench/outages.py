@@ -9,6 +9,7 @@ they are those of publishing.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+import operator
 import os
 from pathlib import Path
 import signal
@@ -28,7 +29,7 @@ from metactl_ros.control.modes import Mode
 from metactl_ros.metrics import percentiles
 from metactl_ros.processes import commands, running, Setup
 from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
-from metactl_ros.runtime.joint_samples import nanoseconds
+from metactl_ros.runtime.joint_states import nanoseconds
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 
@@ -144,12 +145,7 @@ def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
     for turn in _turns(MAX_ROUNDS, 'silences'):
         recorded = replace(setup, record=folder / f'blind_{turn}')
         more = one_round(recorded, min(number, SILENCES_PER_ROUND), seed=turn)
-        found = Silences(
-            found.ages_ms + more.ages_ms,
-            found.stalled_ms + more.stalled_ms,
-            found.num_missed + more.num_missed,
-            found.num_not_driving + more.num_not_driving,
-        )
+        found = Silences(*map(operator.add, found, more))
         if len(found.ages_ms) >= number:
             break
     return {

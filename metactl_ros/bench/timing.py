@@ -46,14 +46,14 @@ from metactl_ros.files import write_json
 from metactl_ros.metrics import percentiles, tracking_rmse
 from metactl_ros.motion.joining import join
 from metactl_ros.motion.reference import motion_limits, Sinusoid
+from metactl_ros.options import defaults_of
 from metactl_ros.processes import ProcessGroup, running, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
-from metactl_ros.ros import parameters
 from metactl_ros.settings import load_settings, make_plant, provenance, Settings
 from metactl_ros.signals import ROUNDING_NM
 from metactl_ros.sim.rollout import run_episode
 
-USUAL_PRIORITY = parameters.defaults_of('controller_node.yaml')['realtime_priority']
+USUAL_PRIORITY = defaults_of('controller_node.yaml')['realtime_priority']
 SECTIONS = ('quiet', 'loaded', 'blind', 'crashes')
 """What can be measured by itself; replay and tracking come with quiet."""
 ATTEMPTS = 3

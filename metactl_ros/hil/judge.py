@@ -19,8 +19,8 @@ from metactl_ros.check.invariants import check_commands, Guarantee
 from metactl_ros.config import require_not_negative
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import ConfigError
-from metactl_ros.ros.parameters import defaults_of
-from metactl_ros.runtime.state_gate import LATE_NS
+from metactl_ros.options import defaults_of
+from metactl_ros.runtime.joint_states import LATE_NS
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array, period_ns_of, seconds
 

@@ -31,9 +31,9 @@ from metactl_ros.errors import MetactlError
 from metactl_ros.signals import seconds
 
 SIZES = struct.Struct('>II')
-MOST_FIELDS = 2**16
+MAX_FIELDS = 2**16
 """Bytes of fields; parameters and their names are the most that is ever sent."""
-MOST_DATA = 2**20
+MAX_DATA = 2**20
 Fields: TypeAlias = dict[str, Any]
 
 
@@ -109,17 +109,17 @@ class Link:
 
 
 def _require_small(num_fields: int, num_data: int) -> None:
-    for found, most, what in ((num_fields, MOST_FIELDS, 'fields'), (num_data, MOST_DATA, 'data')):
+    for found, most, what in ((num_fields, MAX_FIELDS, 'fields'), (num_data, MAX_DATA, 'data')):
         if found > most:
             raise LinkError(f'link: expected at most {most} bytes of {what}, found {found}.')
 
 
-class Asker(threading.Thread):
+class LinkClient(threading.Thread):
     """The side that asks. Several threads may; one after the other is answered."""
 
-    def __init__(self, link: Link, on_gone: Callable[[], None]) -> None:
+    def __init__(self, link: Link, on_disconnect: Callable[[], None]) -> None:
         super().__init__(name='link', daemon=True)
-        self._link, self._on_gone = link, on_gone
+        self._link, self._on_disconnect = link, on_disconnect
         self._answers: Queue[Fields | None] = Queue()
         self._asking = threading.Lock()
         self._number = 0
@@ -131,7 +131,7 @@ class Asker(threading.Thread):
                 self._answers.put(packet.fields)
         finally:
             self._answers.put(None)
-            self._on_gone()
+            self._on_disconnect()
 
     def ask(self, what: str, timeout_s: float, data: bytes = b'', **fields: object) -> Fields:
         """Send a request and return the fields of its answer.
@@ -156,17 +156,17 @@ class Asker(threading.Thread):
         return answer
 
 
-class Answerer(threading.Thread):
+class LinkServer(threading.Thread):
     """The side that answers, until the other is gone."""
 
     def __init__(
         self,
         link: Link,
         answer: Callable[[str, Fields, bytes], Fields],
-        on_gone: Callable[[], None],
+        on_disconnect: Callable[[], None],
     ) -> None:
         super().__init__(name='answers', daemon=True)
-        self._link, self._answer, self._on_gone = link, answer, on_gone
+        self._link, self._answer, self._on_disconnect = link, answer, on_disconnect
 
     def run(self) -> None:
         """Answer one request after the other."""
@@ -184,22 +184,22 @@ class Answerer(threading.Thread):
         except LinkError:
             pass  # of a side that sends nonsense, or is gone
         finally:
-            self._on_gone()
+            self._on_disconnect()
 
 
-class Allowance:
+class RateLimiter:
     """So many tokens at once, and so many a second."""
 
-    def __init__(self, at_once: float, per_s: float) -> None:
-        self._at_once, self._per_s = at_once, per_s
-        self._left = at_once
+    def __init__(self, burst: float, per_s: float) -> None:
+        self._burst, self._per_s = burst, per_s
+        self._left = burst
         self._then_ns: int | None = None
 
     def take(self, tokens: float, now_ns: int) -> bool:
         """Return whether so many are there at a time of the steady clock, and take them if so."""
         if self._then_ns is not None:
             gained = seconds(now_ns - self._then_ns) * self._per_s
-            self._left = min(self._left + gained, self._at_once)
+            self._left = min(self._left + gained, self._burst)
         self._then_ns = now_ns
         if tokens > self._left:
             return False

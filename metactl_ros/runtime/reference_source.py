@@ -35,7 +35,7 @@ from metactl_ros.motion.reference import (
     PolynomialPath,
     Sinusoid,
 )
-from metactl_ros.runtime.joint_samples import find_joints, MessageError
+from metactl_ros.runtime.joint_states import find_joints, MessageError
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, Reference, seconds
 
 MAX_BYTES = 2**20

@@ -16,7 +16,7 @@ import pytest
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil.scenario import INTRUSIONS
 from metactl_ros.processes import loopback_environment
-from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_states import nanoseconds, set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rcl_interfaces.srv import DescribeParameters, GetParameters

@@ -11,7 +11,7 @@ from support.trajectories import cdr_of, point, trajectory
 
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.joint_samples import MessageError
+from metactl_ros.runtime.joint_states import MessageError
 from metactl_ros.runtime.reference_source import TrajectorySource
 from metactl_ros.sim.plant import PlantStart
 from metactl_ros.sim.rk4_arm import Rk4Arm
