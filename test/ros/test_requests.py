@@ -5,7 +5,6 @@
 from contextlib import contextmanager
 from itertools import product
 import math
-import os
 import threading
 
 import pytest
@@ -23,6 +22,7 @@ from rcl_interfaces.srv import (
     SetParameters,
     SetParametersAtomically,
 )
+from support import DOMAIN
 from support.resting_robot import PATIENT, Robot, STILL
 from support.ros_peer import Peer, running, wait_until
 
@@ -30,7 +30,6 @@ from metactl_ros.options import CONTROLLER_PARAMETERS
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 ANSWER_S = 10.0
 """How long an answer may take on a machine that stalls; on one that does not, milliseconds."""
 
