@@ -162,7 +162,7 @@ def one_round(setup: Setup, number: int, seed: int) -> Silences:
     """Stop the robot's process a number of times; return how the controller took it."""
     rng, stops_ns = np.random.default_rng(seed), list[int]()
     with running(setup) as group:
-        wait_for_bag(_folder(setup))
+        wait_for_bag(recorded_bag(setup))
         time.sleep(START_S)
         with LatencyProbe(priority=0, period_ns=2_000_000) as probe:
             for _ in range(number):
@@ -172,7 +172,7 @@ def one_round(setup: Setup, number: int, seed: int) -> Silences:
                 group.send_signal('plant_node', signal.SIGCONT)
                 time.sleep(BETWEEN_SILENCES_S + rng.uniform(0.0, JITTER_S))
     stalls_ns = probe.time_ns[probe.late_ms > LATE_MS]
-    folder = _folder(setup)
+    folder = recorded_bag(setup)
     return classify(read_ticks(folder), published_states(folder), stops_ns, stalls_ns)
 
 
@@ -227,7 +227,7 @@ def wait_for_bag(folder: Path) -> None:
 def controller_kills(setup: Setup, number: int) -> dict[str, Any]:
     """Kill the controller; return how soon the plant braked and a new one was NOMINAL again."""
     killed, started = kill_repeatedly(setup, 'controller_node', number)
-    found = read_timeline(_folder(setup))
+    found = read_timeline(recorded_bag(setup))
     times_s = found.commands[0]
     last = [times_s[times_s < at + DOWN_S].max() for at in killed]
     return {
@@ -241,7 +241,7 @@ def controller_kills(setup: Setup, number: int) -> dict[str, Any]:
 def plant_kills(setup: Setup, number: int) -> dict[str, Any]:
     """Kill the plant; return how soon the controller was BLIND, and NOMINAL after a new start."""
     killed, started = kill_repeatedly(setup, 'plant_node', number)
-    found = read_timeline(_folder(setup))
+    found = read_timeline(recorded_bag(setup))
     return {
         'number': number,
         'kill_to_blind_ms': _summary(_delays_ms(found.modes, killed, Mode.BLIND)),
@@ -260,7 +260,7 @@ def sigterms(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
             asked_s = time.monotonic()
             codes.append(group.stop('controller_node'))
             took_s.append(time.monotonic() - asked_s)
-        zeros += not read_timeline(_folder(recorded)).commands[1][-1].any()
+        zeros += not read_timeline(recorded_bag(recorded)).commands[1][-1].any()
     return {
         'number': number,
         'exit_s': _summary(np.array(took_s)),
@@ -344,7 +344,8 @@ def _summary(values: Array) -> dict[str, float]:
     return {'p50': float(np.median(values)), 'max': float(values.max())}
 
 
-def _folder(setup: Setup) -> Path:
+def recorded_bag(setup: Setup) -> Path:
+    """Return the folder of the bag that a set-up records."""
     assert setup.record is not None
     return Path(setup.record)
 

@@ -31,6 +31,7 @@ from metactl_ros.bag.reader import read_messages
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.baselines import load_learned
 from metactl_ros.bench.outages import (
+    recorded_bag,
     controller_kills,
     LATE_MS,
     LatencyProbe,
@@ -156,13 +157,13 @@ def last_diagnostics(folder: Path) -> dict[str, float]:
 
 def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
     """Run for a while and return the figures of its ticks, and the ticks."""
-    assert setup.record is not None
+    bag = recorded_bag(setup)
     with running(setup) as group:
-        wait_for_bag(Path(setup.record))
+        wait_for_bag(bag)
         with LatencyProbe(USUAL_PRIORITY) as probe:
             time.sleep(duration_s + START_S)
         memory = resident_mb(group['controller_node'].pid)
-    log, reported = read_ticks(Path(setup.record)), last_diagnostics(Path(setup.record))
+    log, reported = read_ticks(bag), last_diagnostics(bag)
     last = np.flatnonzero(log.shield['state_is_fresh'] == 1.0)[-1]
     first = np.searchsorted(log.time_s, log.time_s[last] - duration_s)  # however long it began
     rows, times = slice(first, last + 1), log.time_s[first : last + 1]
