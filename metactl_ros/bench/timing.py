@@ -31,11 +31,11 @@ from metactl_ros.bag.reader import read_messages
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.baselines import load_learned
 from metactl_ros.bench.outages import (
-    recorded_bag,
     controller_kills,
     LATE_MS,
     LatencyProbe,
     plant_kills,
+    recorded_bag,
     sigterms,
     silences,
     START_S,

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Between processes: the link from the one that answers the network, and signals that wait.
+"""The link between the process that answers the network and the one that controls.
 
     length of the fields, of the data    two unsigned 32-bit integers, big-endian
     the fields                           JSON
@@ -8,23 +8,15 @@
 
 One side asks, the other answers each request in turn. Nothing but plain data crosses: no request
 of the network can make the process that controls do more than read a few kilobytes.
-
-What starts and stops processes defers SIGINT and SIGTERM meanwhile. As an exception Ctrl-C may
-come between any two instructions: between the start of a process and writing it down, it would
-leave that process running; within rclpy's native code the exception is lost or turned into
-another. Python's handlers are exchanged rather than the signals blocked, because a process started
-meanwhile would inherit the blocking.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 import json
 from queue import Empty, Queue
-import signal
 import socket
 import struct
 import threading
-from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from metactl_ros.errors import MetactlError
@@ -205,27 +197,3 @@ class RateLimiter:
             return False
         self._left -= tokens
         return True
-
-
-@contextmanager
-def deferred_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the block is left, and then do what they do, once."""
-    with _deferred(signal.SIGINT), _deferred(signal.SIGTERM):
-        yield
-
-
-@contextmanager
-def _deferred(number: signal.Signals) -> Iterator[None]:
-    has_come = False
-
-    def note(_number: int, _frame: FrameType | None) -> None:
-        nonlocal has_come
-        has_come = True
-
-    usual = signal.signal(number, note)
-    try:
-        yield
-    finally:
-        signal.signal(number, usual)
-        if has_come:
-            signal.raise_signal(number)
