@@ -12,19 +12,25 @@
     from_texts(Demo, {'seed': '7'})     Demo(seed=7)
 
 The type of a field decides how its text is read; its default, whether it may be left out. A field
-without `option` is for callers in Python only.
+without `option` is for callers in Python only. Of the parameters of a node this says what each is
+for; the defaults are in `config/NODE.yaml`.
 """
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, Field, field, fields
 from pathlib import Path
+import re
 from types import NoneType
-from typing import Any, get_args, get_type_hints, NamedTuple, TypeVar
+from typing import Any, cast, get_args, get_type_hints, NamedTuple, TypeVar
+
+import numpy as np
 
 from metactl_ros.baselines import CLASSICAL
 from metactl_ros.errors import ConfigError
-from metactl_ros.sim.faults import TAU_Z_RANGE_S
+from metactl_ros.files import read_yaml
+from metactl_ros.settings import PlantName, share_directory
+from metactl_ros.sim.faults import KINDS, TAU_Z_RANGE_S
 
 T = TypeVar('T')
 LARGEST_PAYLOAD_KG = 100.0
@@ -293,3 +299,109 @@ class PlantOptions:
     )
     faults_start_s: float = 0.0
     """Where on the timeline of the faults the simulated robot begins."""
+
+
+SHA256 = re.compile('([0-9a-fA-F]{64})?')
+"""Of a bundle, or none."""
+
+
+class Parameter(NamedTuple):
+    """What a parameter is for."""
+
+    description: str
+    bounds: tuple[float, float] | None = None
+    is_fixed: bool = True
+    """Read once and never again; otherwise it may be set while the node runs."""
+    default: Any = None
+    """None: it is in the file of the node."""
+
+
+def specs_of(options: type, *names: str) -> dict[str, Parameter]:
+    """Return the options of a dataclass, or some of them, as parameters of a node."""
+    return {
+        name: Parameter(
+            # Others have a default of their own in the file of the node.
+            f'{one.help}; empty: {one.default_help}'
+            if one.default_help and getattr(options, name) == '' and not one.choices
+            else one.help,
+            one.bounds,
+            one.is_fixed,
+        )
+        for name, one in options_of(options).items()
+        if not names or name in names
+    }
+
+
+CONTROLLER_PARAMETERS = {
+    **specs_of(ControllerOptions),
+    'sinusoid.amplitude_rad': Parameter('rad, one per joint'),
+    'sinusoid.omega_radps': Parameter('rad/s, one per joint'),
+    'sinusoid.phase_rad': Parameter('rad, one per joint'),
+    'state_timeout_s': Parameter('a joint state older than this is stale: BLIND', (0.005, 10.0)),
+    'inference_budget_s': Parameter('a slower policy is late: FALLBACK', (1e-4, 1.0)),
+    'state_lead_s': Parameter('how long before a tick its joint state should come', (0.0, 0.005)),
+    'realtime_priority': Parameter(
+        'SCHED_FIFO priority, and no core sleeps, where permitted; 0: neither', (0, 99)
+    ),
+}
+PLANT_PARAMETERS = {
+    **specs_of(ControllerOptions, 'arm_file'),
+    **specs_of(PlantOptions, 'tau_z_s', 'seed', 'lockstep', 'faults'),
+    'plant_file': Parameter('plant.yaml: friction, task, sensing; empty: the shipped one'),
+    'plant': Parameter(f'simulator, one of {", ".join(get_args(PlantName))}'),
+    'num_rollouts': Parameter('episodes drawn from the seed', (1, 10_000)),
+    'rollout': Parameter('which of them is run, from 0', (0, 9_999)),
+    'payload_kg': Parameter('point mass at the tip, kg', (0.0, 10.0), is_fixed=False),
+    'command_timeout_s': Parameter('without a command for longer, brake', (0.001, 10.0)),
+    'faults_start_s': Parameter('where on their timeline this process begins, s', (0.0, 1e6)),
+    'realtime_priority': Parameter('SCHED_FIFO priority where permitted; 0: none', (0, 99)),
+}
+FAULT_PARAMETERS = {
+    f'fault.{name}': Parameter(
+        f'{kind.meaning}; {kind.unit}', kind.bounds, is_fixed=False, default=kind.usual
+    )
+    for name, kind in KINDS.items()
+    if kind.unit
+}
+"""The amounts with which the services ~/fault/KIND of the plant switch faults on."""
+
+
+def defaults_of(file: str) -> dict[str, Any]:
+    """Return the defaults of a node from its shipped file, nested names joined by dots."""
+    content = cast('dict[str, Any]', read_yaml(share_directory() / 'config' / file))
+    return dict(_flat(content['/**']['ros__parameters']))
+
+
+def require_sound_parameters(values: Mapping[str, Any], num_joints: int) -> None:
+    """Refuse values of the controller's parameters, by name, that no range can express.
+
+    Raises:
+        ConfigError: With the name of the parameter.
+    """
+    for name, choices in (
+        ('controller', ('policy', *CLASSICAL)),
+        ('reference', ('sinusoid', 'trajectory')),
+    ):
+        if values[name] not in choices:
+            raise ConfigError(f'{name}: expected one of {choices}, found {values[name]!r}.')
+    if not SHA256.fullmatch(values['policy_sha256']):
+        raise ConfigError(
+            'policy_sha256: expected 64 hexadecimal digits, as metactl inspect prints them, or '
+            f'nothing, found {values["policy_sha256"]!r}.'
+        )
+    for name, value in values.items():
+        if name.startswith('sinusoid.') and (
+            len(value) != num_joints or not np.isfinite(value).all()
+        ):
+            raise ConfigError(
+                f'{name}: expected {num_joints} finite numbers, one per joint, '
+                f'found {list(value)}.'
+            )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f'{prefix}{name}.')
+        else:
+            yield prefix + name, value

@@ -11,6 +11,12 @@ drive the arm. What was measured of the ways to close it (rmw_fastrtps_cpp 8.4.3
     ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST      sockets on 0.0.0.0
     ROS_LOCALHOST_ONLY=1 beside loopback.xml     one on 0.0.0.0, one on every network address
     DEFAULT_FASTRTPS_PROFILES.xml beside it      whatever that file says: it replaces the profile
+
+What starts and stops processes defers SIGINT and SIGTERM meanwhile. As an exception Ctrl-C may
+come between any two instructions: between the start of a process and writing it down, it would
+leave that process running; within rclpy's native code the exception is lost or turned into
+another. Python's handlers are exchanged rather than the signals blocked, because a process started
+meanwhile would inherit the blocking.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,14 +29,19 @@ import signal
 import subprocess
 import sys
 import time
+from types import FrameType
 from typing import TypeAlias
 
 from metactl_ros.baselines import ORACLE
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Sinusoid
-from metactl_ros.options import ControllerOptions, option, options_of, PlantOptions
-from metactl_ros.ros.parameters import defaults_of
-from metactl_ros.runtime.process_link import deferred_signals
+from metactl_ros.options import (
+    ControllerOptions,
+    defaults_of,
+    option,
+    options_of,
+    PlantOptions,
+)
 from metactl_ros.settings import (
     faults_file,
     load_settings,
@@ -248,6 +259,30 @@ def loopback_environment(domain_id: int | None) -> dict[str, str]:
             )
         environment['ROS_DOMAIN_ID'] = str(domain_id)
     return environment
+
+
+@contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the block is left, and then do what they do, once."""
+    with _deferred(signal.SIGINT), _deferred(signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def _deferred(number: signal.Signals) -> Iterator[None]:
+    has_come = False
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal has_come
+        has_come = True
+
+    usual = signal.signal(number, note)
+    try:
+        yield
+    finally:
+        signal.signal(number, usual)
+        if has_come:
+            signal.raise_signal(number)
 
 
 class ProcessGroup:

@@ -31,9 +31,9 @@ from metactl_ros.runtime.control_thread import (
     ControlThread,
 )
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
+from metactl_ros.runtime.deadlines import HANG_AFTER_NS, Timing
+from metactl_ros.runtime.joint_states import Arrival, Inbox
 from metactl_ros.runtime.reference_source import MotionSource
-from metactl_ros.runtime.state_gate import Arrival, Inbox
 from metactl_ros.settings import load_settings, provenance, shipped_policy
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.task import draw_evaluation
@@ -42,7 +42,7 @@ PERIOD_NS = 10_000_000
 BUSY_PER_CORE = 2
 PRIORITY = 10
 """Of config/controller_node.yaml."""
-LONG_NS = PATIENCE_NS
+LONG_NS = HANG_AFTER_NS
 """A tick of this length by the clock would be taken for a hang by who only looks at a clock."""
 
 
@@ -220,7 +220,7 @@ def main():
         }
         sys.stderr.write(f'{name}: {rows[name]}\n')
     known = {key: value for key, value in provenance(load_settings()).items() if key != 'settings'}
-    patience = {'patience_ms': PATIENCE_NS / 1e6, 'cores': os.cpu_count()}
+    patience = {'patience_ms': HANG_AFTER_NS / 1e6, 'cores': os.cpu_count()}
     write_json(args.out, {**patience, **rows, **known})
     return 1 if any(row['without_a_hang']['stand_ins'] for row in rows.values()) else 0
 

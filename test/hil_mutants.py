@@ -50,7 +50,7 @@ Timing = controller_node.Timing
 controller_node.Timing = lambda **given: Timing(**given | {'ticks_on_states': True})
 """
 ONE_STATE_PER_TICK = """
-from metactl_ros.runtime.state_gate import Inbox
+from metactl_ros.runtime.joint_states import Inbox
 honest = Inbox.take
 def take(self, timeout_s=0.0):
     first, *rest = honest(self, timeout_s) or [None]
@@ -59,22 +59,22 @@ def take(self, timeout_s=0.0):
 Inbox.take = take
 """
 OPEN_GATE = """
-from metactl_ros.runtime.state_gate import StateGate
+from metactl_ros.runtime.joint_states import StateGate
 StateGate._objection = StateGate._out_of_step = lambda *_: None
 """
 NO_NEW_TIMELINE = """
-from metactl_ros.runtime import state_gate
-state_gate.ADOPT_AFTER = 10**9
+from metactl_ros.runtime import joint_states
+joint_states.ADOPT_AFTER = 10**9
 """
 NAMES_UNCHECKED = """
-from metactl_ros.runtime import joint_samples
-joint_samples.find_joints = lambda names, wanted: list(range(len(wanted)))
+from metactl_ros.runtime import joint_states
+joint_states.find_joints = lambda names, wanted: list(range(len(wanted)))
 """
 NUMBERS_UNCHECKED = """
 import numpy as np
 from metactl_ros.control import inputs, law
-from metactl_ros.runtime import joint_samples
-joint_samples._pick = lambda values, field, names, places: np.array([values[p] for p in places])
+from metactl_ros.runtime import joint_states
+joint_states._pick = lambda values, field, names, places: np.array([values[p] for p in places])
 def unchecked(self, state, goal):
     q, qd, fine = state.q_rad, state.qd_radps, np.ones(state.q_rad.shape[:-1], dtype=bool)
     at = law.TrackingState(q, qd, goal.q_rad, goal.qd_radps, goal.qdd_radps2)
@@ -122,21 +122,21 @@ law.saturate = lambda hold, wanted, low, high: np.clip(wanted, low, high)
 """
 BELIEVES_STAMPS = """
 from metactl_ros.control.guard import Guard
-from metactl_ros.runtime.state_gate import StateGate
+from metactl_ros.runtime.joint_states import StateGate
 Guard.see = lambda self, *given, **named: None
 StateGate._out_of_step = StateGate._note_lost = lambda *_: None
 """
 HEARS_EVERYBODY = """
 from metactl_ros.runtime.state_intake import Contradictions, SourceWatch, Streams
-Contradictions.are_there = Streams.are_several = lambda *_: False
+Contradictions.were_found = Streams.are_several = lambda *_: False
 Streams.receive = lambda *_: True
-SourceWatch.look = lambda *_: None
+SourceWatch.poll = lambda *_: None
 """
 JOINS_IN = """
 from metactl_ros.runtime.state_intake import SourceWatch
 from metactl_ros.ros.supervisor import Supervisor
-SourceWatch.look = lambda *_: None
-Supervisor.require_alone = lambda self, *given, **named: None
+SourceWatch.poll = lambda *_: None
+Supervisor.require_sole_publisher = lambda self, *given, **named: None
 """
 NEVER_AWAY = """
 from metactl_ros.runtime.control_thread import ControlThread
@@ -181,8 +181,8 @@ from metactl_ros.runtime import state_intake
 state_intake.REPORTED = {}
 """
 CLEARS_ALWAYS = """
-from metactl_ros.runtime import operator_desk
-operator_desk.CLEAR_EVERY_NS = 0
+from metactl_ros.runtime import operator_requests
+operator_requests.CLEAR_EVERY_NS = 0
 """
 FIXED_GAINS = """
 from metactl_ros.runtime.controller import LiveController

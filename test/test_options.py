@@ -4,22 +4,27 @@ import argparse
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from metactl_ros.cli import VERBS
+from metactl_ros.errors import ConfigError
 from metactl_ros.options import (
     add_arguments,
     argument,
+    CONTROLLER_PARAMETERS,
     ControllerOptions,
+    defaults_of,
     from_arguments,
     from_texts,
     launch_arguments,
     option,
     options_of,
+    PLANT_PARAMETERS,
     PlantOptions,
+    require_sound_parameters,
     shared,
 )
-from metactl_ros.ros.parameters import CONTROLLER, defaults_of, PLANT
 
 FLAGS = {
     'up': {
@@ -112,10 +117,11 @@ def test_the_texts_of_a_launch_file_give_the_same_options_as_its_defaults():
 
 
 @pytest.mark.parametrize(
-    ('options', 'meanings'), [(ControllerOptions, CONTROLLER), (PlantOptions, PLANT)]
+    ('options', 'specs'),
+    [(ControllerOptions, CONTROLLER_PARAMETERS), (PlantOptions, PLANT_PARAMETERS)],
 )
-def test_every_option_of_a_node_is_one_of_its_parameters(options, meanings):
-    assert set(options_of(options)) <= set(meanings)
+def test_every_option_of_a_node_is_one_of_its_parameters(options, specs):
+    assert set(options_of(options)) <= set(specs)
 
 
 def test_an_option_and_its_parameter_have_the_same_default_unless_that_is_left_open():
@@ -125,3 +131,97 @@ def test_an_option_and_its_parameter_have_the_same_default_unless_that_is_left_o
     differ = {name for name, default in defaults.items() if default != usual[name]}
     assert differ == {'autostart', 'reference', 'payload_kg'}
     assert all(not defaults[name] for name in differ)
+
+
+NEEDS_ROS = "needs ROS: pip install 'metactl_ros[ros]'"
+NODES = {
+    'controller_node.yaml': CONTROLLER_PARAMETERS,
+    'plant_node.yaml': PLANT_PARAMETERS,
+}
+
+
+class FakeNode:
+    """A node that keeps what is declared."""
+
+    def __init__(self):
+        self.declared, self._parameter_overrides = {}, {}
+
+    def declare_parameter(self, name, default, descriptor):
+        self.declared[name] = (default, descriptor)
+
+
+def controller_values(**changed):
+    return defaults_of('controller_node.yaml') | changed
+
+
+@pytest.mark.parametrize('file', NODES)
+def test_every_parameter_has_one_default_and_it_lies_within_its_bounds(file):
+    defaults = defaults_of(file)
+    assert set(defaults) == set(NODES[file])
+    for name, spec in NODES[file].items():
+        if spec.bounds is not None:
+            assert {type(bound) for bound in spec.bounds} == {type(defaults[name])}
+            assert spec.bounds[0] <= defaults[name] <= spec.bounds[1]
+
+
+def test_the_defaults_are_valid_for_two_joints():
+    require_sound_parameters(controller_values(), 2)
+
+
+@pytest.mark.parametrize('name', ['controller', 'reference'])
+def test_a_choice_that_is_none_is_refused_with_the_choices(name):
+    with pytest.raises(ConfigError, match=rf"{name}: expected one of \('.*found 'polcy'"):
+        require_sound_parameters(controller_values(**{name: 'polcy'}), 2)
+
+
+@pytest.mark.parametrize('name', ['amplitude_rad', 'omega_radps', 'phase_rad'])
+@pytest.mark.parametrize('value', [[], [0.1], [0.1] * 3, [0.1, np.nan], [np.inf, 0.1]])
+def test_a_sinusoid_that_is_not_finite_or_not_per_joint_is_refused(name, value):
+    expected = rf'sinusoid\.{name}: expected 2 finite numbers, one per joint, found \['
+    with pytest.raises(ConfigError, match=expected):
+        require_sound_parameters(controller_values(**{f'sinusoid.{name}': value}), 2)
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize('file', NODES)
+def test_every_parameter_is_declared_with_its_text_and_its_range(file):
+    spin = pytest.importorskip('metactl_ros.ros.spin', reason=NEEDS_ROS)
+    node, defaults = FakeNode(), defaults_of(file)
+    spin.declare_parameters(node, NODES[file], file)
+    assert set(node.declared) == set(defaults)
+    for name, spec in NODES[file].items():
+        default, descriptor = node.declared[name]
+        assert (default, descriptor.description) == (defaults[name], spec.description)
+        assert descriptor.read_only == spec.is_fixed
+        is_real = isinstance(default, float)
+        ranges = descriptor.floating_point_range, descriptor.integer_range
+        found = [(bounds.from_value, bounds.to_value) for bounds in ranges[not is_real]]
+        assert found == ([] if spec.bounds is None else [spec.bounds])
+        assert not len(ranges[is_real])
+
+
+@pytest.mark.ros
+def test_a_misspelt_parameter_is_refused_with_a_suggestion_and_a_foreign_one_is_not():
+    spin = pytest.importorskip('metactl_ros.ros.spin', reason=NEEDS_ROS)
+    node = FakeNode()
+    node._parameter_overrides = {'use_sim_time': True, 'policy': ''}
+    spin.declare_parameters(node, CONTROLLER_PARAMETERS, 'controller_node.yaml')
+    node._parameter_overrides['state_timeout'] = 1.0
+    expected = "parameter state_timeout: unknown; did you mean 'state_timeout_s'?"
+    with pytest.raises(ConfigError, match=expected):
+        spin.declare_parameters(node, CONTROLLER_PARAMETERS, 'controller_node.yaml')
+
+
+@pytest.mark.ros
+def test_a_value_that_does_not_fit_is_refused_with_its_name():
+    exceptions = pytest.importorskip('rclpy.exceptions', reason=NEEDS_ROS)
+    from metactl_ros.ros.spin import declare_parameters
+
+    node = FakeNode()
+
+    def refuse(name, *_):
+        raise exceptions.InvalidParameterValueException(name, 'x', 'expected a number')
+
+    node.declare_parameter = refuse
+    with pytest.raises(ConfigError, match=r'parameter controller: .*expected a number'):
+        declare_parameters(node, CONTROLLER_PARAMETERS, 'controller_node.yaml')

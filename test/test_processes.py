@@ -17,7 +17,14 @@ from metactl_ros.bag.tick_log import read_ticks
 from metactl_ros.cli import main
 from metactl_ros.hil.run import ScenarioProcesses
 from metactl_ros.hil.scenario import ScriptedFault
-from metactl_ros.processes import parameters_of, ProcessGroup, running, Setup, SHUTDOWN_ORDER
+from metactl_ros.processes import (
+    deferred_signals,
+    parameters_of,
+    ProcessGroup,
+    running,
+    Setup,
+    SHUTDOWN_ORDER,
+)
 
 IDLE = [sys.executable, '-c', 'import time; time.sleep(600.0)']
 EPISODE = {
@@ -260,3 +267,26 @@ def test_a_killed_process_may_be_started_again(group):
     assert 'one' not in group
     assert group.start('one', IDLE).pid != first.pid
     assert group.ended() == {}
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_the_block_is_left_and_comes_once(number):
+    came = []
+    usual = signal.signal(number, lambda *_: came.append(number))
+    try:
+        with deferred_signals():
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+            assert not came
+        assert came == [number]
+        os.kill(os.getpid(), number)
+        assert came == [number, number]
+    finally:
+        signal.signal(number, usual)
+
+
+def test_a_block_that_fails_gives_the_signals_back():
+    usual = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), deferred_signals():
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is usual

@@ -17,7 +17,13 @@ from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.bag.topics import TOPICS as RECORDED
 from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.control.shield import Reason
-from metactl_ros.ros.parameters import CONTROLLER, defaults_of, FAULTS, Meaning, PLANT
+from metactl_ros.options import (
+    CONTROLLER_PARAMETERS,
+    defaults_of,
+    FAULT_PARAMETERS,
+    Parameter,
+    PLANT_PARAMETERS,
+)
 from metactl_ros.sim.faults import Kind, KINDS
 
 
@@ -131,15 +137,15 @@ TOPICS = {
         ),
     ),
 }
-PARAMETERS: dict[str, tuple[Mapping[str, Meaning], str]] = {
-    'controller': (CONTROLLER, 'controller_node.yaml'),
-    'plant': (PLANT | FAULTS, 'plant_node.yaml'),
+PARAMETERS: dict[str, tuple[Mapping[str, Parameter], str]] = {
+    'controller': (CONTROLLER_PARAMETERS, 'controller_node.yaml'),
+    'plant': (PLANT_PARAMETERS | FAULT_PARAMETERS, 'plant_node.yaml'),
 }
 RECORDER = {
-    'out': Meaning(
+    'out': Parameter(
         'folder of the bag, which must not exist; without it nothing starts', default=''
     ),
-    'topics': Meaning(
+    'topics': Parameter(
         'what is recorded, NAME or NAME=TYPE; the type is needed of all but these',
         default=list(RECORDED),
     ),
@@ -215,7 +221,7 @@ def codes(name: str) -> str:
     return f': {meanings}' if meanings else ''
 
 
-def parameter_row(name: str, meaning: Meaning, default: object) -> tuple[str, ...]:
+def parameter_row(name: str, meaning: Parameter, default: object) -> tuple[str, ...]:
     """Return the cells of a parameter."""
     ends = meaning.bounds
     bounds = '' if ends is None else f'{ends[0]:g} to {ends[1]:g}'

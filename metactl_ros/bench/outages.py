@@ -9,6 +9,7 @@ they are those of publishing.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+import operator
 import os
 from pathlib import Path
 import signal
@@ -28,7 +29,7 @@ from metactl_ros.control.modes import Mode
 from metactl_ros.metrics import percentiles
 from metactl_ros.processes import commands, running, Setup
 from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
-from metactl_ros.runtime.joint_samples import nanoseconds
+from metactl_ros.runtime.joint_states import nanoseconds
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 
@@ -144,12 +145,7 @@ def silences(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
     for turn in _turns(MAX_ROUNDS, 'silences'):
         recorded = replace(setup, record=folder / f'blind_{turn}')
         more = one_round(recorded, min(number, SILENCES_PER_ROUND), seed=turn)
-        found = Silences(
-            found.ages_ms + more.ages_ms,
-            found.stalled_ms + more.stalled_ms,
-            found.num_missed + more.num_missed,
-            found.num_not_driving + more.num_not_driving,
-        )
+        found = Silences(*map(operator.add, found, more))
         if len(found.ages_ms) >= number:
             break
     return {
@@ -166,7 +162,7 @@ def one_round(setup: Setup, number: int, seed: int) -> Silences:
     """Stop the robot's process a number of times; return how the controller took it."""
     rng, stops_ns = np.random.default_rng(seed), list[int]()
     with running(setup) as group:
-        wait_for_bag(_folder(setup))
+        wait_for_bag(recorded_bag(setup))
         time.sleep(START_S)
         with LatencyProbe(priority=0, period_ns=2_000_000) as probe:
             for _ in range(number):
@@ -176,7 +172,7 @@ def one_round(setup: Setup, number: int, seed: int) -> Silences:
                 group.send_signal('plant_node', signal.SIGCONT)
                 time.sleep(BETWEEN_SILENCES_S + rng.uniform(0.0, JITTER_S))
     stalls_ns = probe.time_ns[probe.late_ms > LATE_MS]
-    folder = _folder(setup)
+    folder = recorded_bag(setup)
     return classify(read_ticks(folder), published_states(folder), stops_ns, stalls_ns)
 
 
@@ -231,7 +227,7 @@ def wait_for_bag(folder: Path) -> None:
 def controller_kills(setup: Setup, number: int) -> dict[str, Any]:
     """Kill the controller; return how soon the plant braked and a new one was NOMINAL again."""
     killed, started = kill_repeatedly(setup, 'controller_node', number)
-    found = read_timeline(_folder(setup))
+    found = read_timeline(recorded_bag(setup))
     times_s = found.commands[0]
     last = [times_s[times_s < at + DOWN_S].max() for at in killed]
     return {
@@ -245,7 +241,7 @@ def controller_kills(setup: Setup, number: int) -> dict[str, Any]:
 def plant_kills(setup: Setup, number: int) -> dict[str, Any]:
     """Kill the plant; return how soon the controller was BLIND, and NOMINAL after a new start."""
     killed, started = kill_repeatedly(setup, 'plant_node', number)
-    found = read_timeline(_folder(setup))
+    found = read_timeline(recorded_bag(setup))
     return {
         'number': number,
         'kill_to_blind_ms': _summary(_delays_ms(found.modes, killed, Mode.BLIND)),
@@ -264,7 +260,7 @@ def sigterms(setup: Setup, folder: Path, number: int) -> dict[str, Any]:
             asked_s = time.monotonic()
             codes.append(group.stop('controller_node'))
             took_s.append(time.monotonic() - asked_s)
-        zeros += not read_timeline(_folder(recorded)).commands[1][-1].any()
+        zeros += not read_timeline(recorded_bag(recorded)).commands[1][-1].any()
     return {
         'number': number,
         'exit_s': _summary(np.array(took_s)),
@@ -348,7 +344,8 @@ def _summary(values: Array) -> dict[str, float]:
     return {'p50': float(np.median(values)), 'max': float(values.max())}
 
 
-def _folder(setup: Setup) -> Path:
+def recorded_bag(setup: Setup) -> Path:
+    """Return the folder of the bag that a set-up records."""
     assert setup.record is not None
     return Path(setup.record)
 

@@ -35,6 +35,7 @@ from metactl_ros.bench.outages import (
     LATE_MS,
     LatencyProbe,
     plant_kills,
+    recorded_bag,
     sigterms,
     silences,
     START_S,
@@ -46,14 +47,14 @@ from metactl_ros.files import write_json
 from metactl_ros.metrics import percentiles, tracking_rmse
 from metactl_ros.motion.joining import join
 from metactl_ros.motion.reference import motion_limits, Sinusoid
+from metactl_ros.options import defaults_of
 from metactl_ros.processes import ProcessGroup, running, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest
-from metactl_ros.ros import parameters
 from metactl_ros.settings import load_settings, make_plant, provenance, Settings
 from metactl_ros.signals import ROUNDING_NM
 from metactl_ros.sim.rollout import run_episode
 
-USUAL_PRIORITY = parameters.defaults_of('controller_node.yaml')['realtime_priority']
+USUAL_PRIORITY = defaults_of('controller_node.yaml')['realtime_priority']
 SECTIONS = ('quiet', 'loaded', 'blind', 'crashes')
 """What can be measured by itself; replay and tracking come with quiet."""
 ATTEMPTS = 3
@@ -156,13 +157,13 @@ def last_diagnostics(folder: Path) -> dict[str, float]:
 
 def timed(setup: Setup, duration_s: float) -> tuple[dict[str, Any], TickLog]:
     """Run for a while and return the figures of its ticks, and the ticks."""
-    assert setup.record is not None
+    bag = recorded_bag(setup)
     with running(setup) as group:
-        wait_for_bag(Path(setup.record))
+        wait_for_bag(bag)
         with LatencyProbe(USUAL_PRIORITY) as probe:
             time.sleep(duration_s + START_S)
         memory = resident_mb(group['controller_node'].pid)
-    log, reported = read_ticks(Path(setup.record)), last_diagnostics(Path(setup.record))
+    log, reported = read_ticks(bag), last_diagnostics(bag)
     last = np.flatnonzero(log.shield['state_is_fresh'] == 1.0)[-1]
     first = np.searchsorted(log.time_s, log.time_s[last] - duration_s)  # however long it began
     rows, times = slice(first, last + 1), log.time_s[first : last + 1]

@@ -37,7 +37,7 @@ from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil.scenario import INTRUSIONS
 from metactl_ros.ros.messages import forward_command, joint_state, RELIABLE, SENSOR
-from metactl_ros.runtime.joint_samples import set_stamp
+from metactl_ros.runtime.joint_states import set_stamp
 from metactl_ros.settings import load_arm
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
@@ -67,7 +67,7 @@ class Intruder:
         node.create_subscription(JointState, 'plant/truth', self._on_truth, SENSOR)
 
     def begin(self, kind: str, amount: float) -> None:
-        """Begin an intrusion, anew if it is on."""
+        """Begin an intrusion, again if it is on."""
         self.end(kind)
         self._running[kind] = _INTRUSIONS[kind](self, amount)
 

@@ -19,8 +19,8 @@ from metactl_ros.check.invariants import check_commands, Guarantee
 from metactl_ros.config import require_not_negative
 from metactl_ros.control.modes import Mode
 from metactl_ros.errors import ConfigError
-from metactl_ros.ros.parameters import defaults_of
-from metactl_ros.runtime.state_gate import LATE_NS
+from metactl_ros.options import defaults_of
+from metactl_ros.runtime.joint_states import LATE_NS
 from metactl_ros.settings import Settings
 from metactl_ros.signals import Array, period_ns_of, seconds
 
@@ -108,6 +108,13 @@ class Lasting(_Expected):
         begin_s, end_s = self._ends_s(log)
         return np.asarray((times_s >= begin_s) & (times_s <= end_s))
 
+    def _on_no_tick(self, log: 'RunLog', is_bad: NDArray[np.bool_], good: str) -> Finding:
+        """Return whether no tick is bad, shape (T,), with the first mode that is, or `good`."""
+        rows = np.flatnonzero(is_bad & self._within(log, log.tick_s))
+        if not len(rows):
+            return True, good
+        return False, f'{Mode(int(log.mode[rows[0]])).name} at {log.tick_s[rows[0]]:.3f} s'
+
 
 _TIMES = frozenset(field.name for base in (Reached, Lasting) for field in fields(base))
 
@@ -191,9 +198,7 @@ class Never(Lasting):
     never: ModeName
 
     def _check(self, log: 'RunLog') -> Finding:
-        is_so = (log.mode == Mode[self.never]) & self._within(log, log.tick_s)
-        found = [f'{self.never} at {when_s:.3f} s' for when_s in log.tick_s[is_so][:1]]
-        return not found, found[0] if found else 'never'
+        return self._on_no_tick(log, log.mode == Mode[self.never], 'never')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,9 +209,7 @@ class Only(Lasting):
 
     def _check(self, log: 'RunLog') -> Finding:
         is_other = ~np.isin(log.mode, [Mode[name] for name in self.only])
-        rows = np.flatnonzero(is_other & self._within(log, log.tick_s))
-        found = [f'{Mode(int(log.mode[k])).name} at {log.tick_s[k]:.3f} s' for k in rows[:1]]
-        return not found, found[0] if found else 'no other'
+        return self._on_no_tick(log, is_other, 'no other')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -36,13 +36,13 @@ from metactl_ros.hil.scenario import (
 )
 from metactl_ros.processes import (
     commands,
+    deferred_signals,
     loopback_environment,
     ProcessGroup,
     ros_arguments,
     Setup,
 )
 from metactl_ros.replay.page import MODE_COLOURS
-from metactl_ros.runtime.process_link import deferred_signals
 from metactl_ros.settings import load_settings, provenance
 
 CommandLines: TypeAlias = Callable[[Setup], dict[str, list[str]]]

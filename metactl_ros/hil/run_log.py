@@ -29,14 +29,15 @@ from metactl_ros.bag.topics import FORWARD, SHIELD_NAMES, STAMPED
 from metactl_ros.check.invariants import Commands, States
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.hil.scenario import HARMLESS, Scenario, ScriptedFault
-from metactl_ros.ros.parameters import defaults_of
-from metactl_ros.runtime.joint_samples import (
+from metactl_ros.options import defaults_of
+from metactl_ros.runtime.joint_states import (
+    ADOPT_AFTER,
     JointSample,
     MessageError,
     nanoseconds,
     read_joint_state,
+    StateGate,
 )
-from metactl_ros.runtime.state_gate import ADOPT_AFTER, StateGate
 from metactl_ros.settings import load_arm, load_settings
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 

@@ -40,7 +40,7 @@ from metactl_ros.baselines import load_classical, load_learned
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.motion.reference import motion_limits
-from metactl_ros.ros import parameters
+from metactl_ros.options import require_sound_parameters
 from metactl_ros.ros.front_node import FrontProcess
 from metactl_ros.ros.messages import (
     CommandSender,
@@ -56,11 +56,11 @@ from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, StateReceiver, STEAD
 from metactl_ros.ros.supervisor import report, Supervisor
 from metactl_ros.runtime.control_thread import Command, ControlThread
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.deadlines import PATIENCE_NS, Timing
-from metactl_ros.runtime.operator_desk import Answer, OperatorDesk
-from metactl_ros.runtime.process_link import Answerer, Fields
+from metactl_ros.runtime.deadlines import HANG_AFTER_NS, Timing
+from metactl_ros.runtime.joint_states import Inbox
+from metactl_ros.runtime.operator_requests import Answer, RequestHandler
+from metactl_ros.runtime.process_link import Fields, LinkServer
 from metactl_ros.runtime.reference_source import source_of
-from metactl_ros.runtime.state_gate import Inbox
 from metactl_ros.runtime.state_intake import StateIntake
 from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
 from metactl_ros.signals import period_ns_of, Policy, to_nanoseconds
@@ -99,7 +99,7 @@ class LoopNode(Node):
             DiagnosticArray, self._topics['/diagnostics'], RELIABLE
         )
         self.create_timer(1.0, self._diagnose, clock=STEADY)
-        self._answers = Answerer(front.link, self._answer, self._on_front_gone)
+        self._answers = LinkServer(front.link, self._answer, self._on_front_exit)
         self._requested: dict[str, Callable[..., None]] = {
             'configure': self._configure,
             'activate': self._activate,
@@ -141,7 +141,7 @@ class LoopNode(Node):
         self._supervisor.stop()
         super().destroy_node()
 
-    def _on_front_gone(self) -> None:
+    def _on_front_exit(self) -> None:
         if not self._is_ending:
             code = self._front.wait()
             if code != REFUSED or self._thread is not None:
@@ -152,7 +152,7 @@ class LoopNode(Node):
     def _answer(self, what: str, fields: Fields, data: bytes) -> Fields:
         """Do what the front asks for, and return what became of it; the front logs errors."""
         if what in ('enable', 'reset_fault', 'clear_context'):
-            answer: Answer = getattr(self._desk, what)(**fields)
+            answer: Answer = getattr(self._handler, what)(**fields)
             return answer._asdict()
         if data:
             fields['data'] = data
@@ -164,7 +164,7 @@ class LoopNode(Node):
         self._give_back()  # of a configuration that failed half-way
         self.last_error = ''
         arm = load_arm(_path(values['arm_file']))
-        parameters.require_sound(values, len(arm.joint_names))
+        require_sound_parameters(values, len(arm.joint_names))
         controller = load_file(
             ControllerSettings, _path(values['controller_file']), 'controller.yaml'
         )
@@ -184,7 +184,7 @@ class LoopNode(Node):
             self._requests,
             to_nanoseconds(values['inference_budget_s']),
         )
-        self._desk = OperatorDesk(self._controller, self._arm, self._is_driving)
+        self._handler = RequestHandler(self._controller, self._arm, self._is_driving)
         self._connect(controller)
         self._lifecycle = 'inactive'
         self.get_logger().info(f'configured: {self._facts}')
@@ -250,7 +250,7 @@ class LoopNode(Node):
             fade_ns=to_nanoseconds(modes.blind_ramp_s),
             # None in simulated time, which would only starve the recorder.
             priority=0 if self._uses_sim_time else values['realtime_priority'],
-            patience_ns=max(PATIENCE_NS, 6 * to_nanoseconds(values['inference_budget_s'])),
+            hang_after_ns=max(HANG_AFTER_NS, 6 * to_nanoseconds(values['inference_budget_s'])),
         )
         self._take_over()
         inbox = Inbox()
@@ -263,7 +263,7 @@ class LoopNode(Node):
             self._publish_tick,
         )
         self._intake = StateIntake(
-            self._arm, timing, self._supervisor.watch, inbox, thread.exchange, self._complain
+            self._arm, timing, self._supervisor.watch, inbox, thread.exchange, self._log_throttled
         )
         below = max(timing.priority - 1, 0)
         self._receiver = StateReceiver(self._states, self.context, self._intake.receive, below)
@@ -277,7 +277,7 @@ class LoopNode(Node):
     def _take_over(self) -> None:
         """Create the publishers of commands, unless another node has any."""
         has_publishers, commands = self._sender.stamped is not None, not self._values['shadow']
-        self._supervisor.require_alone(
+        self._supervisor.require_sole_publisher(
             lambda: take(self._states), has_publishers=has_publishers, commands=commands
         )
         if commands and not has_publishers:
@@ -326,7 +326,7 @@ class LoopNode(Node):
                 command.stamp_ns, command.state_stamp_ns, command.tick, command.late_ns
             )
 
-    def _complain(self, text: str) -> None:
+    def _log_throttled(self, text: str) -> None:
         """Say what is wrong with a message, at most once a second."""
         self.get_logger().error(text, **ONCE_PER_SECOND)
 

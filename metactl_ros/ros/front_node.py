@@ -29,12 +29,18 @@ from trajectory_msgs.msg import JointTrajectory
 
 from metactl_ros.bag.topics import FORWARD, STAMPED
 from metactl_ros.errors import MetactlError
-from metactl_ros.options import LARGEST_PAYLOAD_KG
-from metactl_ros.ros import parameters
+from metactl_ros.options import CONTROLLER_PARAMETERS, LARGEST_PAYLOAD_KG
 from metactl_ros.ros.messages import RELIABLE
-from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node
-from metactl_ros.runtime.joint_samples import MessageError
-from metactl_ros.runtime.process_link import Allowance, Asker, Fields, Link, LinkError, Packet
+from metactl_ros.ros.spin import declare_parameters, ONCE_PER_SECOND, run_node
+from metactl_ros.runtime.joint_states import MessageError
+from metactl_ros.runtime.process_link import (
+    Fields,
+    Link,
+    LinkClient,
+    LinkError,
+    Packet,
+    RateLimiter,
+)
 from metactl_ros.runtime.reference_source import unpack
 from metactl_ros.settings import require_files
 
@@ -45,7 +51,7 @@ TOPICS = (
 """What the process that controls receives and publishes; the front knows the remappings."""
 LOAD_WITHIN_S, CHANGE_WITHIN_S, ANSWER_WITHIN_S = 120.0, 10.0, 2.0
 """How long the process that controls may take: to configure, to change its state, to answer."""
-MOST_TEXT = 8192
+MAX_TEXT = 8192
 """Characters of an error that are passed on; of a longer one the last."""
 POINTS_PER_S, POINTS_AT_ONCE, POINTS_FOR_EACH = 10_000, 4_000, 20
 """Of trajectories that are passed on: a short one 100 times a second, the longest 5 times."""
@@ -76,23 +82,23 @@ class ControllerNode(LifecycleNode):
 
     def __init__(self, link: Link, **options: Any) -> None:
         super().__init__('controller', **options)
-        parameters.declare(self, parameters.CONTROLLER, 'controller_node.yaml')
+        declare_parameters(self, CONTROLLER_PARAMETERS, 'controller_node.yaml')
         require_files(self._values())
         self._owned = ExitStack()
         self.exit_code = 0
-        self._points = Allowance(POINTS_AT_ONCE, POINTS_PER_S)
-        self._payloads = Allowance(PAYLOADS_PER_S, PAYLOADS_PER_S)
+        self._points = RateLimiter(POINTS_AT_ONCE, POINTS_PER_S)
+        self._payloads = RateLimiter(PAYLOADS_PER_S, PAYLOADS_PER_S)
         topics = {topic: self.resolve_topic_name(topic) for topic in TOPICS}
         hello = {'name': self.get_name(), 'namespace': self.get_namespace(), 'topics': topics}
         link.send(Packet(hello))
-        self._asker = Asker(link, on_gone=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self._asker = LinkClient(link, on_disconnect=lambda: os.kill(os.getpid(), signal.SIGTERM))
         self._asker.start()
 
     def log_error(self, text: str) -> None:
         """Put an error into the log and into the diagnostics."""
         self.get_logger().error(text)
         with suppress(LinkError):  # the process that would publish it is gone
-            self._ask('note_error', text=text[-MOST_TEXT:])
+            self._ask('note_error', text=text[-MAX_TEXT:])
 
     def start(self) -> bool:
         """Configure and activate if `autostart` is set; return whether that went well."""
@@ -114,14 +120,9 @@ class ControllerNode(LifecycleNode):
         values = self._values()
         uses_sim_time = self.get_parameter('use_sim_time').value
         self._ask('configure', LOAD_WITHIN_S, values=values, uses_sim_time=uses_sim_time)
-        wanted: list[tuple[Any, str, Callable[..., None], bool]]
-        wanted = [(Float64, '~/payload', self._on_payload, False)]
-        if values['reference'] == 'trajectory':
-            # As bytes: it is read only after its size.
-            wanted.append((JointTrajectory, '~/joint_trajectory', self._on_trajectory, True))
-        for kind, topic, callback, is_raw in wanted:
-            made = self.create_subscription(kind, topic, callback, RELIABLE, raw=is_raw)
-            self._owned.callback(self.destroy_subscription, made)
+        self._subscribe(Float64, '~/payload', self._on_payload)
+        if values['reference'] == 'trajectory':  # as bytes: it is read only after its size
+            self._subscribe(JointTrajectory, '~/joint_trajectory', self._on_trajectory, raw=True)
         for kind, name, fields_of in (
             (SetBool, 'enable', lambda request: {'is_wanted': request.data}),
             (Trigger, 'reset_fault', lambda _: {}),
@@ -151,8 +152,14 @@ class ControllerNode(LifecycleNode):
         self._owned.close()
         self._ask('cleanup', CHANGE_WITHIN_S)
 
+    def _subscribe(
+        self, kind: Any, topic: str, callback: Callable[..., None], *, raw: bool = False
+    ) -> None:
+        made = self.create_subscription(kind, topic, callback, RELIABLE, raw=raw)
+        self._owned.callback(self.destroy_subscription, made)
+
     def _values(self) -> dict[str, Any]:
-        return {name: self.get_parameter(name).value for name in parameters.CONTROLLER}
+        return {name: self.get_parameter(name).value for name in CONTROLLER_PARAMETERS}
 
     @reported
     def on_shutdown(self, _: LifecycleState) -> None:
@@ -171,15 +178,16 @@ class ControllerNode(LifecycleNode):
 
     def _on_payload(self, message: Float64) -> None:
         if not 0.0 <= message.data <= LARGEST_PAYLOAD_KG:
-            self._complain(
+            self._log_throttled(
                 f'payload: expected 0 to {LARGEST_PAYLOAD_KG:g} kg, found {message.data}'
             )
         elif not self._payloads.take(1, time.monotonic_ns()):
-            self._complain(f'payload: at most {PAYLOADS_PER_S} a second are taken; send fewer.')
+            text = f'payload: at most {PAYLOADS_PER_S} a second are taken; send fewer.'
+            self._log_throttled(text)
         else:
             self._ask('set_payload', payload_kg=message.data)
 
-    def _complain(self, text: str) -> None:
+    def _log_throttled(self, text: str) -> None:
         """Say what is wrong with a message, at most once a second."""
         self.get_logger().error(text, **ONCE_PER_SECOND)
 

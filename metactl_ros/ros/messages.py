@@ -45,7 +45,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from metactl_ros.bag.topics import ESTIMATED_PAYLOAD, SHIELD_NAMES, STATE_NAMES
 from metactl_ros.runtime.control_thread import Command
 from metactl_ros.runtime.controller import Tick
-from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, set_stamp
+from metactl_ros.runtime.joint_states import LAST_STAMP_NS, set_stamp
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
 SENSOR = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
@@ -208,11 +208,11 @@ class CommandSender:
         self,
         joint_names: Sequence[str],
         now_ns: Callable[[], int] | None,
-        complain: Callable[[str], None],
+        log_error: Callable[[str], None],
     ) -> None:
         """Make one; `now_ns` is the wall clock, or None in simulated time."""
-        self._joints, self._now_ns, self._complain = joint_names, now_ns, complain
-        self._complaints: set[str] = set()
+        self._joints, self._now_ns, self._log_error = joint_names, now_ns, log_error
+        self._logged: set[str] = set()
         self._is_braking: bool | None = None
 
     def send(self, command: Command) -> int:
@@ -236,16 +236,16 @@ class CommandSender:
         try:
             stamp_ns = self._now_ns()
         except Exception as error:  # whatever a clock raises
-            self._complain_once(f'clock: {error!r}; commands bear no stamp.')
+            self._log_once(f'clock: {error!r}; commands bear no stamp.')
             return 0
         if stamp_ns > LAST_STAMP_NS:
-            self._complain_once(
+            self._log_once(
                 'clock: is beyond January 2038, which no stamp can hold; all commands bear the '
                 'last one that it can. Set the clock of this machine.'
             )
         return stamp_ns
 
-    def _complain_once(self, text: str) -> None:
-        if text not in self._complaints:
-            self._complaints.add(text)
-            self._complain(text)
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
+            self._log_error(text)

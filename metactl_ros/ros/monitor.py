@@ -15,8 +15,8 @@ from std_srvs.srv import Trigger
 
 from metactl_ros.bag.topics import SHIELD_NAMES
 from metactl_ros.control.modes import Mode
+from metactl_ros.processes import deferred_signals
 from metactl_ros.ros.messages import SENSOR
-from metactl_ros.runtime.process_link import deferred_signals
 
 MODE, NOW, WAS_MOVED = map(SHIELD_NAMES.index, ('mode', 'now_s', 'was_moved'))
 SHOW_EVERY_S = 0.5

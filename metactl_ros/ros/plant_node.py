@@ -36,12 +36,12 @@ from std_msgs.msg import Bool
 from std_srvs.srv import SetBool, Trigger
 
 from metactl_ros.errors import ConfigError
-from metactl_ros.ros import parameters
+from metactl_ros.options import FAULT_PARAMETERS, PLANT_PARAMETERS
 from metactl_ros.ros.messages import diagnostics, joint_state, LATCHED, RELIABLE, status, TELEMETRY
 from metactl_ros.ros.simulated_robot import FreeRunningRobot, LockstepRobot, Reading
-from metactl_ros.ros.spin import ONCE_PER_SECOND, run_node, STEADY
+from metactl_ros.ros.spin import declare_parameters, ONCE_PER_SECOND, run_node, STEADY
 from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
-from metactl_ros.runtime.joint_samples import set_stamp
+from metactl_ros.runtime.joint_states import set_stamp
 from metactl_ros.settings import faults_file, load_faults, load_settings, PlantName
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
@@ -60,7 +60,7 @@ class PlantNode(Node):
     def __init__(self) -> None:
         super().__init__('plant')
         self.exit_code = 0
-        parameters.declare(self, parameters.PLANT | parameters.FAULTS, 'plant_node.yaml')
+        declare_parameters(self, PLANT_PARAMETERS | FAULT_PARAMETERS, 'plant_node.yaml')
         plant, files = self._value('plant'), map(self._value, ('arm_file', 'plant_file'))
         if plant not in get_args(PlantName):
             raise ConfigError(f'plant: expected one of {get_args(PlantName)}, found {plant!r}.')

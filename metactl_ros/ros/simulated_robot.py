@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metactl_ros.dynamics.two_link import Arm
-from metactl_ros.runtime.joint_samples import MessageError, read_effort
+from metactl_ros.runtime.joint_states import MessageError, read_effort
 from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import ArmState, Array, period_ns_of, ROUNDING_NM, seconds
 from metactl_ros.sim.faults import GroundTruthPlant, Perturbation

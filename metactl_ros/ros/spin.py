@@ -26,6 +26,7 @@ parameters that were given to a node: all use of its inner names is here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import difflib
 import gc
 import os
 import signal
@@ -37,12 +38,18 @@ from types import FrameType
 from typing import Any
 
 from lifecycle_msgs.srv import ChangeState, GetState
-from rcl_interfaces.msg import SetParametersResult
+from rcl_interfaces.msg import (
+    FloatingPointRange,
+    IntegerRange,
+    ParameterDescriptor,
+    SetParametersResult,
+)
 from rcl_interfaces.srv import SetParameters
 import rclpy
 from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.exceptions import ParameterException
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
@@ -52,6 +59,7 @@ from rclpy.subscription import Subscription
 
 from metactl_ros.config import shown
 from metactl_ros.errors import ConfigError, legible, MetactlError
+from metactl_ros.options import defaults_of, Parameter
 from metactl_ros.runtime.deadlines import become_realtime
 
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
@@ -180,13 +188,13 @@ def run_node(make: Callable[[], Any], arguments: Sequence[str] | None) -> int:
     return int(code)
 
 
-MOST_PARAMETERS = 200
+MAX_PARAMETERS = 200
 """Of a request; a node of this package has some twenty."""
-MOST_LABEL = 100
+MAX_LABEL = 100
 """Characters of the name of a transition."""
-MOST_REASON = 500
+MAX_REASON = 500
 """Characters of a reason."""
-MOST_LOGGED = 10
+MAX_LOGGED = 10
 """Refusals put into the log within a second, so that asking nonsense does not keep a node busy."""
 Callback = Callable[[Any, Any], Any]
 
@@ -197,7 +205,7 @@ def answer_always(node: Any) -> None:
     services = list(node.services)
     states = [service.callback for service in services if service.srv_type is GetState]
     for service in services:
-        service.callback = _HonestCallback(service, node.has_parameter, states, log)
+        service.callback = _RefusingCallback(service, node.has_parameter, states, log)
 
 
 class _RefusalLog:
@@ -211,13 +219,13 @@ class _RefusalLog:
         second = int(time.monotonic())
         self._count = self._count + 1 if second == self._second else 1
         self._second = second
-        if self._count < MOST_LOGGED:
+        if self._count < MAX_LOGGED:
             self._say(text)
-        elif self._count == MOST_LOGGED:
+        elif self._count == MAX_LOGGED:
             self._say(f'{text} Others that come within this second are not logged.')
 
 
-class _HonestCallback:
+class _RefusingCallback:
     """The callback of a service, which answers with a refusal where that would raise."""
 
     def __init__(
@@ -249,9 +257,9 @@ class _HonestCallback:
 
     def _set_each(self, parameters: Sequence[Any]) -> list[Any]:
         """Set each parameter, whether or not the others can be set; return the results."""
-        if len(parameters) <= MOST_PARAMETERS:
+        if len(parameters) <= MAX_PARAMETERS:
             return [self._set(parameter) for parameter in parameters]
-        reason = f'expected at most {MOST_PARAMETERS} parameters, found {len(parameters)}'
+        reason = f'expected at most {MAX_PARAMETERS} parameters, found {len(parameters)}'
         self._log(f'{self._name}: refused: {reason}')
         return [SetParametersResult(successful=False, reason=reason)]
 
@@ -261,7 +269,7 @@ class _HonestCallback:
             (result,) = self._usual(request, SetParameters.Response()).results
             if result.successful:
                 return result
-            reason = result.reason[:MOST_REASON]
+            reason = result.reason[:MAX_REASON]
         except Exception as error:
             reason = _reason(error)
         self._log(f'{self._name}: {shown(parameter.name)} refused: {reason}')
@@ -273,12 +281,12 @@ class _HonestCallback:
         rclpy takes a parameter without a name for a declared one, names others wrongly, and
         writes the whole label of a transition that is not there to the log.
         """
-        if len(getattr(getattr(request, 'transition', None), 'label', '')) > MOST_LABEL:
-            raise ValueError(f'expected a label of at most {MOST_LABEL} characters')
+        if len(getattr(getattr(request, 'transition', None), 'label', '')) > MAX_LABEL:
+            raise ValueError(f'expected a label of at most {MAX_LABEL} characters')
         for field in ('parameters', 'names', 'prefixes'):
             count = len(getattr(request, field, ()))
-            if count > MOST_PARAMETERS:
-                raise ValueError(f'expected at most {MOST_PARAMETERS} {field}, found {count}')
+            if count > MAX_PARAMETERS:
+                raise ValueError(f'expected at most {MAX_PARAMETERS} {field}, found {count}')
         names = [parameter.name for parameter in getattr(request, 'parameters', ())]
         if unknown := [name for name in names if not self._has_parameter(name)]:
             raise ValueError(f'{shown(unknown)} is no parameter of this node')
@@ -286,7 +294,7 @@ class _HonestCallback:
 
 
 def _reason(error: Exception) -> str:
-    return legible(f'{type(error).__name__}: {error}')[:MOST_REASON]
+    return legible(f'{type(error).__name__}: {error}')[:MAX_REASON]
 
 
 def _refusal(response: Any, reason: str) -> Any:
@@ -338,9 +346,28 @@ def take(subscription: Any) -> tuple[Any, dict[str, int]] | None:
     return taken
 
 
-def parameter_overrides(node: Node) -> set[str]:
-    """Return the names of the parameters that a node was started with, declared or not."""
-    return set(node._parameter_overrides)
+def declare_parameters(node: Any, specs: Mapping[str, Parameter], file: str) -> None:
+    """Declare every parameter of a node, with description, range and the default of its file.
+
+    Raises:
+        ConfigError: If a value does not fit, or a name is nearly that of a parameter.
+    """
+    defaults = defaults_of(file)
+    for name, (description, bounds, is_fixed, default) in specs.items():
+        about = ParameterDescriptor(description=description, read_only=is_fixed)
+        if bounds is not None and isinstance(bounds[0], float):
+            limits = FloatingPointRange(from_value=bounds[0], to_value=bounds[1])
+            about.floating_point_range = [limits]
+        elif bounds is not None:
+            about.integer_range = [IntegerRange(from_value=bounds[0], to_value=bounds[1])]
+        try:
+            node.declare_parameter(name, defaults[name] if default is None else default, about)
+        except ParameterException as error:
+            raise ConfigError(f'parameter {name}: {error}') from None
+    for name in set(node._parameter_overrides) - set(specs):
+        near = difflib.get_close_matches(name, specs, n=1, cutoff=0.8)
+        if near:
+            raise ConfigError(f'parameter {name}: unknown; did you mean {near[0]!r}?')
 
 
 def _never(_: Any) -> None:

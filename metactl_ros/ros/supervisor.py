@@ -23,7 +23,7 @@ from metactl_ros.ros.spin import Worker
 from metactl_ros.runtime.control_thread import ControlThread, Exchange
 from metactl_ros.runtime.controller import LiveController
 from metactl_ros.runtime.deadlines import BINS_MS
-from metactl_ros.runtime.operator_desk import ENDS, ModeLog, recent_lines, text_of
+from metactl_ros.runtime.operator_requests import ENDS, ModeLog, recent_lines, text_of
 from metactl_ros.runtime.state_intake import (
     NAME_UNKNOWN,
     names_of,
@@ -35,7 +35,7 @@ from metactl_ros.signals import seconds
 
 LATE_SHARE = 0.01
 """Share of late ticks that makes a warning."""
-LEAST_COVERAGE = 0.9
+MIN_COVERAGE = 0.9
 """Share of time within the margin below which the certified error is said not to hold."""
 LEVELS: dict[Mode, bytes] = {
     Mode.NOMINAL: DiagnosticStatus.OK,
@@ -120,7 +120,7 @@ def estimate_finding(loop: ControlLoop) -> str:
     """Return what is wrong with the estimate that the law counts on, if anything is."""
     if not loop.fits.all():
         return 'the model predicts the arm with none of the delays it knows: low gains act'
-    if loop.coverage < LEAST_COVERAGE:
+    if loop.coverage < MIN_COVERAGE:
         radius = 1e3 * loop.lyapunov.error_radius_rad
         return (
             f'the estimate was off by more than rho on {1.0 - loop.coverage:.0%} of the last 5 s '
@@ -191,13 +191,13 @@ class Supervisor(Worker):
     def _work(self) -> None:
         try:
             while not self._must_stop.wait(POLL_LIST_S):
-                self.look()
+                self.poll()
         except Exception:
             if self._exchange is not None:
                 self._exchange.outer_error = Cause.INTERNAL_ERROR
             raise
 
-    def require_alone(
+    def require_sole_publisher(
         self, take: Callable[[], Any], *, has_publishers: bool, commands: bool
     ) -> None:
         """Refuse to drive beside another, with a `SourceError` that names the nodes.
@@ -217,7 +217,7 @@ class Supervisor(Worker):
                     f'{topic}: expected no other publisher, found {names_of(others)}; end it '
                     f'({FORGOTTEN}), then activate again.'
                 )
-        self.look()
+        self.poll()
         if self.watch.findings:
             raise SourceError(f'{self.watch.findings[0]} ({FORGOTTEN}.)')
 
@@ -234,13 +234,13 @@ class Supervisor(Worker):
             self._log_changes()
             self._exchange, self._commands = None, False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look who publishes, and log what is new."""
         with self._looking:
             now_ns = time.monotonic_ns()
             topics = self._command_topics if self._commands else ()
             foreign = {topic: self._listed(topic, own=True) for topic in topics}
-            self.watch.look(self._listed(self._states_topic), foreign, now_ns)
+            self.watch.poll(self._listed(self._states_topic), foreign, now_ns)
             if self._exchange is None:
                 return
             is_bad = bool(self.watch.findings)
@@ -263,11 +263,11 @@ class Supervisor(Worker):
 
     def _listen(self, take: Callable[[], Any]) -> None:
         """Receive joint states, for a while after a publisher of them is found."""
-        least_s, most_s = (self._began_s + duration_s for duration_s in DISCOVERY_S)
-        end_s = max(time.monotonic() + LISTEN_S, least_s)
+        min_s, max_s = (self._began_s + duration_s for duration_s in DISCOVERY_S)
+        end_s = max(time.monotonic() + LISTEN_S, min_s)
         while (now_s := time.monotonic()) < end_s:
-            if now_s < most_s and not self._listed(self._states_topic):
-                end_s = max(min(now_s + LISTEN_S, most_s), least_s)
+            if now_s < max_s and not self._listed(self._states_topic):
+                end_s = max(min(now_s + LISTEN_S, max_s), min_s)
             taken = take()
             if taken is None:
                 time.sleep(0.001)

@@ -35,7 +35,7 @@ from metactl_ros.runtime.deadlines import (
     TickWatch,
     Timing,
 )
-from metactl_ros.runtime.state_gate import Arrival, Inbox
+from metactl_ros.runtime.joint_states import Arrival, Inbox
 from metactl_ros.signals import Array, ROUNDING_NM, seconds
 
 
@@ -103,7 +103,7 @@ class CommandOutput:
     ) -> None:
         """Make the output of a control thread, see `ControlThread`; any other stands in for it."""
         self._owner, self._exchange, self._period_ns = owner, exchange, period_ns
-        self._most_nm = np.array(limits.effort_nm) + ROUNDING_NM
+        self._limit_nm = np.array(limits.effort_nm) + ROUNDING_NM
         self._step_nm = np.array(limits.effort_rate_nmps) * seconds(period_ns)
         self.send, self.publish = send, publish
         self._sending = threading.Lock()
@@ -124,8 +124,8 @@ class CommandOutput:
 
     def _passes(self, effort_nm: Array) -> bool:
         """Return whether an effort is within its limit, and near enough to the last one."""
-        return effort_nm.shape == self._most_nm.shape and bool(
-            (np.abs(effort_nm) <= self._most_nm).all()
+        return effort_nm.shape == self._limit_nm.shape and bool(
+            (np.abs(effort_nm) <= self._limit_nm).all()
             and (np.abs(effort_nm - self.effort_nm) <= self._step_nm + ROUNDING_NM).all()
         )  # false for NaN
 
@@ -183,7 +183,7 @@ class CommandOutput:
         the next command needs one of these itself.
         """
         reach = self._step_nm * max((now_ns - self.sent_ns) // self._period_ns - 1, 0)
-        towards = np.clip(effort_nm, -self._most_nm, self._most_nm) - self.effort_nm
+        towards = np.clip(effort_nm, -self._limit_nm, self._limit_nm) - self.effort_nm
         self.effort_nm = self.effort_nm + np.clip(towards, -reach, reach)
         return self.effort_nm
 
@@ -316,8 +316,8 @@ class ControlThread(threading.Thread):
             present = self._rounds.number
             num_checks = num_checks + 1 if present and present == before else 0
             before = present
-            spent_ns = watch.look(present if self._rounds.is_at_work else 0)
-            if spent_ns >= self._timing.patience_ns:
+            spent_ns = watch.poll(present if self._rounds.is_at_work else 0)
+            if spent_ns >= self._timing.hang_after_ns:
                 self.output.stand_in(partial(self._stamp_in, present))
         if self.is_alive():
             self.exchange.error = (
@@ -368,11 +368,11 @@ class ControlThread(threading.Thread):
         """Return the states that came; a late tick waits a little for one that it had not yet."""
         is_late = late_ns > self._timing.period_ns // 2
         arrivals = self._inbox.take(GRACE_S if is_late else 0.0)
-        if self._was_away(late_ns) and arrivals and not self._is_fresh(arrivals[-1], now_ns):
+        if self._was_paused(late_ns) and arrivals and not self._is_fresh(arrivals[-1], now_ns):
             arrivals += self._inbox.take(GRACE_S)  # what waited had come before the pause
         return arrivals
 
-    def _was_away(self, late_ns: int) -> bool:
+    def _was_paused(self, late_ns: int) -> bool:
         """Return whether a tick is so late that the arm was alone meanwhile."""
         return late_ns > self._timing.state_timeout_ns
 
@@ -398,8 +398,8 @@ class ControlThread(threading.Thread):
         assert newest is not None
         was_replaced = self.output.rejoin(self._controller.resume)
         # A thread that was late itself cannot tell that nothing happened meanwhile.
-        was_away = was_replaced or self._was_away(late_ns)
-        if was_away:
+        was_paused = was_replaced or self._was_paused(late_ns)
+        if was_paused:
             arrivals = arrivals[-1:]
             if not was_replaced:  # else commands went on, and there was no pause
                 self._resume(newest, arrivals, now_ns)
@@ -407,7 +407,7 @@ class ControlThread(threading.Thread):
         tick = self._controller.drive(
             [arrival.state for arrival in arrivals],
             newest.state.stamp_ns + age_ns,
-            is_fresh=self._is_fresh(newest, now_ns) and not was_away,
+            is_fresh=self._is_fresh(newest, now_ns) and not was_paused,
             error=self.exchange.take_error(),
             steady_ns=self._steady_ns(now_ns),
         )
@@ -427,7 +427,7 @@ class ControlThread(threading.Thread):
         """
         if self._timing.ticks_on_states or tick.mode >= Mode.BLIND:
             return False
-        return self._was_away(time.monotonic_ns() - self.deadlines.next_ns)
+        return self._was_paused(time.monotonic_ns() - self.deadlines.next_ns)
 
     def _resume(self, newest: Arrival, arrivals: list[Arrival], now_ns: int) -> None:
         """Go on after a pause from what the motors give now, as far as their rate leads there."""

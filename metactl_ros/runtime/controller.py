@@ -16,7 +16,7 @@ reference that may be missing, and requests of an operator.
     tick = controller.fade(now_ns)                    at the end: the torque of a blind arm
 
 There are two times. States, and the reference they are compared with, have that of the gate
-(`state_gate.py`), which follows the robot's stamps. Modes, rate limits and fading torques have the
+(`StateGate`), which follows the robot's stamps. Modes, rate limits and fading torques have the
 loop's, which begins as that of the states and from there on is the controller's own steady clock:
 whatever stamps do, a second of FAULT is a second. In simulated time only the first exists.
 """
@@ -35,7 +35,7 @@ from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.motion.reference import Hold
 from metactl_ros.runtime.deadlines import TICKS_KEPT
-from metactl_ros.runtime.joint_samples import MessageError
+from metactl_ros.runtime.joint_states import MessageError
 from metactl_ros.runtime.reference_source import ReferenceSource, TrajectorySource, unpack
 from metactl_ros.signals import ArmState, Array, Policy, Reference
 
@@ -61,28 +61,24 @@ class TickInputs(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Everything one tick saw and decided."""
+    """Everything one tick saw and decided; fields that `TickInputs` has as well are as there."""
 
     now_ns: int
-    """On the timeline of the states."""
     loop_ns: int
-    """On the clock of the loop."""
     was_restarted: bool
     """Whether it is the first, or the context was cleared before it."""
     was_resumed: bool
     """Whether the loop went on after a pause, from an effort that was not its last."""
     seen: Sequence[tuple[ArmState, Reference]]
-    """What entered the window, oldest first; nothing if no state came."""
     effort_before_nm: Array
     """From which the rate was limited, shape (n,)."""
     state: ArmState
-    """The one acted upon."""
     reference: Reference
     payload_kg: float
-    """The estimate."""
     action: Array
     """What the policy proposed, or low gains where no hypothesis fits, shape (m,)."""
     health: Health
+    """That of the inputs, and whether the policy was on time."""
     step: ControlStep
     inference_ns: int
     """How long the policy took; zero if it was not asked."""
@@ -172,7 +168,7 @@ class Controller:
         return self._effort_nm
 
     def clear_context(self) -> None:
-        """Empty the window and warm up anew; modes, effort and counts stay."""
+        """Empty the window and warm up again; modes, effort and counts stay."""
         self.loop.forget_context()
         self._action, self._was_restarted = self.loop.nominal_action, True
 
@@ -183,7 +179,7 @@ class Controller:
         Where none is measured, gravity's torque is what a braked arm needs. BLIND and FAULT go on
         from the last commanded effort, which fades to zero whatever the motors give.
         """
-        return None if self._was_let_go() else self.loop.acting_effort(state, effort_nm)
+        return None if self._was_blind_or_faulted() else self.loop.acting_effort(state, effort_nm)
 
     def resume(self, effort_nm: Array) -> None:
         """Go on after a pause, limiting the rate from an effort, shape (n,); modes stay."""
@@ -248,7 +244,7 @@ class Controller:
         self._action = np.full_like(self._action, np.nan) if action is None else action
         return self._last_inference_ns
 
-    def _was_let_go(self) -> bool:
+    def _was_blind_or_faulted(self) -> bool:
         """Return whether the arm was in BLIND or FAULT."""
         return self.last is not None and self.last.mode >= Mode.BLIND
 
@@ -291,16 +287,7 @@ class LiveController(Controller):
         requests: Requests,
         inference_budget_ns: int,
     ) -> None:
-        """Make a controller, see `Controller`.
-
-        Args:
-            arm: The model of the robot.
-            settings: Of the loop.
-            policy: None for the nominal gains.
-            reference: What to follow.
-            requests: Of the operator; read once per tick.
-            inference_budget_ns: A policy that takes longer is late: FALLBACK.
-        """
+        """Make a `Controller` that follows a reference; requests are read once per tick."""
         super().__init__(arm, settings, policy, inference_budget_ns)
         self.reference, self.requests = reference, requests
         self._state: ArmState | None = None
@@ -340,9 +327,9 @@ class LiveController(Controller):
                 self.clear_context()
         self._payload_kg = self.requests.payload_kg  # once: it may change at any time
         is_enabled = self.requests.is_enabled
-        if self._was_let_go():
+        if self._was_blind_or_faulted():
             states = states[-1:]
-        if (states or is_fresh) and self._was_left(is_enabled=is_enabled):
+        if (states or is_fresh) and self._must_rejoin(is_enabled=is_enabled):
             self.reference.rejoin(states[-1] if states else self._state)
         # Asked once: a new trajectory is for the next tick.
         stamps_ns = [state.stamp_ns for state in states] or [now_ns]
@@ -410,7 +397,7 @@ class LiveController(Controller):
             )
         )
 
-    def _was_left(self, *, is_enabled: bool) -> bool:
+    def _must_rejoin(self, *, is_enabled: bool) -> bool:
         """Return whether the reference has gone on while the arm did not follow it."""
         if self.last is None or self.last.mode < Mode.STOP:
             return False

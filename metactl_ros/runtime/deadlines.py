@@ -43,7 +43,7 @@ BINS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 CORE_LATENCY = Path('/dev/cpu_dma_latency')
 """A process that holds it open decides, by what it wrote, how long a core may take to wake."""
-PATIENCE_NS = 30_000_000
+HANG_AFTER_NS = 30_000_000
 """How long a tick may go on, counted by a `TickWatch`, before another thread sends in its place:
 that has the arm at most 50 ms after the tick began."""
 
@@ -61,7 +61,7 @@ class Timing:
     fade_ns: int
     """How long the last commands take to reach zero."""
     priority: int
-    patience_ns: int = PATIENCE_NS
+    hang_after_ns: int = HANG_AFTER_NS
 
 
 class Deadlines:
@@ -185,7 +185,7 @@ class TickWatch:
         self._round = 0
         self._looked_ns = self._used_ns = self._spent_ns = 0
 
-    def look(self, present_round: int) -> int:
+    def poll(self, present_round: int) -> int:
         """Return for how long the tick of a round could have gone on since it was first seen, ns.
 
         Zero of another round than at the last look, and of round zero, in which there is none.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""Between processes: the link from the one that answers the network, and signals that wait.
+"""The link between the process that answers the network and the one that controls.
 
     length of the fields, of the data    two unsigned 32-bit integers, big-endian
     the fields                           JSON
@@ -8,32 +8,24 @@
 
 One side asks, the other answers each request in turn. Nothing but plain data crosses: no request
 of the network can make the process that controls do more than read a few kilobytes.
-
-What starts and stops processes defers SIGINT and SIGTERM meanwhile. As an exception Ctrl-C may
-come between any two instructions: between the start of a process and writing it down, it would
-leave that process running; within rclpy's native code the exception is lost or turned into
-another. Python's handlers are exchanged rather than the signals blocked, because a process started
-meanwhile would inherit the blocking.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 import json
 from queue import Empty, Queue
-import signal
 import socket
 import struct
 import threading
-from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from metactl_ros.errors import MetactlError
 from metactl_ros.signals import seconds
 
 SIZES = struct.Struct('>II')
-MOST_FIELDS = 2**16
+MAX_FIELDS = 2**16
 """Bytes of fields; parameters and their names are the most that is ever sent."""
-MOST_DATA = 2**20
+MAX_DATA = 2**20
 Fields: TypeAlias = dict[str, Any]
 
 
@@ -109,17 +101,17 @@ class Link:
 
 
 def _require_small(num_fields: int, num_data: int) -> None:
-    for found, most, what in ((num_fields, MOST_FIELDS, 'fields'), (num_data, MOST_DATA, 'data')):
+    for found, most, what in ((num_fields, MAX_FIELDS, 'fields'), (num_data, MAX_DATA, 'data')):
         if found > most:
             raise LinkError(f'link: expected at most {most} bytes of {what}, found {found}.')
 
 
-class Asker(threading.Thread):
+class LinkClient(threading.Thread):
     """The side that asks. Several threads may; one after the other is answered."""
 
-    def __init__(self, link: Link, on_gone: Callable[[], None]) -> None:
+    def __init__(self, link: Link, on_disconnect: Callable[[], None]) -> None:
         super().__init__(name='link', daemon=True)
-        self._link, self._on_gone = link, on_gone
+        self._link, self._on_disconnect = link, on_disconnect
         self._answers: Queue[Fields | None] = Queue()
         self._asking = threading.Lock()
         self._number = 0
@@ -131,7 +123,7 @@ class Asker(threading.Thread):
                 self._answers.put(packet.fields)
         finally:
             self._answers.put(None)
-            self._on_gone()
+            self._on_disconnect()
 
     def ask(self, what: str, timeout_s: float, data: bytes = b'', **fields: object) -> Fields:
         """Send a request and return the fields of its answer.
@@ -156,17 +148,17 @@ class Asker(threading.Thread):
         return answer
 
 
-class Answerer(threading.Thread):
+class LinkServer(threading.Thread):
     """The side that answers, until the other is gone."""
 
     def __init__(
         self,
         link: Link,
         answer: Callable[[str, Fields, bytes], Fields],
-        on_gone: Callable[[], None],
+        on_disconnect: Callable[[], None],
     ) -> None:
         super().__init__(name='answers', daemon=True)
-        self._link, self._answer, self._on_gone = link, answer, on_gone
+        self._link, self._answer, self._on_disconnect = link, answer, on_disconnect
 
     def run(self) -> None:
         """Answer one request after the other."""
@@ -184,48 +176,24 @@ class Answerer(threading.Thread):
         except LinkError:
             pass  # of a side that sends nonsense, or is gone
         finally:
-            self._on_gone()
+            self._on_disconnect()
 
 
-class Allowance:
+class RateLimiter:
     """So many tokens at once, and so many a second."""
 
-    def __init__(self, at_once: float, per_s: float) -> None:
-        self._at_once, self._per_s = at_once, per_s
-        self._left = at_once
+    def __init__(self, burst: float, per_s: float) -> None:
+        self._burst, self._per_s = burst, per_s
+        self._left = burst
         self._then_ns: int | None = None
 
     def take(self, tokens: float, now_ns: int) -> bool:
         """Return whether so many are there at a time of the steady clock, and take them if so."""
         if self._then_ns is not None:
             gained = seconds(now_ns - self._then_ns) * self._per_s
-            self._left = min(self._left + gained, self._at_once)
+            self._left = min(self._left + gained, self._burst)
         self._then_ns = now_ns
         if tokens > self._left:
             return False
         self._left -= tokens
         return True
-
-
-@contextmanager
-def deferred_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the block is left, and then do what they do, once."""
-    with _deferred(signal.SIGINT), _deferred(signal.SIGTERM):
-        yield
-
-
-@contextmanager
-def _deferred(number: signal.Signals) -> Iterator[None]:
-    has_come = False
-
-    def note(_number: int, _frame: FrameType | None) -> None:
-        nonlocal has_come
-        has_come = True
-
-    usual = signal.signal(number, note)
-    try:
-        yield
-    finally:
-        signal.signal(number, usual)
-        if has_come:
-            signal.raise_signal(number)

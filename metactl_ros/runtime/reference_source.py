@@ -9,7 +9,7 @@ so it does whenever motion is resumed. A motion is then joined as fast as it sho
 A trajectory_msgs/JointTrajectory means what it means to ros2_control, but is never straight:
 points are reached at `time_from_start` after the stamp (after it is accepted, if that is zero),
 along a quintic where accelerations are given, else along a cubic, whose velocities are fitted
-where they are not given (`motion/polynomial_path.py`). It begins where the reference is and ends
+where they are not given (`motion/reference.py`). It begins where the reference is and ends
 at rest; an empty one means to brake and hold. It is refused if a joint would leave its limits on
 the way: positions of points are checked, and the extremes of position, velocity and acceleration
 on every piece, that from the present reference to the first point as well.
@@ -28,9 +28,14 @@ import numpy as np
 from metactl_ros.bag.topics import CdrError, count_trajectory, read_trajectory, Trajectory
 from metactl_ros.control.inputs import ABSURD
 from metactl_ros.motion.joining import brake, Braking, Far, join, Near, require_joinable
-from metactl_ros.motion.polynomial_path import Knots, PolynomialPath
-from metactl_ros.motion.reference import BoundedMotion, MotionBounds, Sinusoid
-from metactl_ros.runtime.joint_samples import find_joints, MessageError
+from metactl_ros.motion.reference import (
+    BoundedMotion,
+    Knots,
+    MotionBounds,
+    PolynomialPath,
+    Sinusoid,
+)
+from metactl_ros.runtime.joint_states import find_joints, MessageError
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, Reference, seconds
 
 MAX_BYTES = 2**20

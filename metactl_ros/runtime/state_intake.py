@@ -3,8 +3,8 @@
 """Takes joint states in: each is left for the control thread, or refused and counted.
 
     is it of the one publisher?         `SourceWatch`
-    can it be read?                     `joint_samples.py`
-    is it newer, in step, possible?     `state_gate.py`
+    can it be read?                     `read_joint_state`
+    is it newer, in step, possible?     `StateGate`
     how old is it?                      `StateLatency`
 
 Only one publisher may be alive. The middleware lists publishers, but one that was killed stays
@@ -34,8 +34,16 @@ from metactl_ros.control.modes import Cause
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.runtime.control_thread import Exchange
 from metactl_ros.runtime.deadlines import Timing
-from metactl_ros.runtime.joint_samples import effort_doubt, MessageError, read_joint_state
-from metactl_ros.runtime.state_gate import Arrival, DISTRUSTED, Inbox, LATE, StateGate
+from metactl_ros.runtime.joint_states import (
+    Arrival,
+    DISTRUSTED,
+    effort_doubt,
+    Inbox,
+    LATE,
+    MessageError,
+    read_joint_state,
+    StateGate,
+)
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 
 UNNUMBERED = (0, 2**64 - 1)
@@ -53,7 +61,7 @@ TOGETHER_NS = 300_000_000
 """Who appears within this of each other is alive at the same time."""
 GOES_ON_NS = 100_000_000
 """How long after another appeared a publisher must send to be alive."""
-NUM_VERDICTS, MOST_REFUSED, MOST_TURNS = 20, 5, 4
+NUM_VERDICTS, MAX_REFUSED, MAX_TURNS = 20, 5, 4
 """Of so many states, refusals that contradict the others, and changes from good to refused."""
 NAME_UNKNOWN = '_NODE_NAME_UNKNOWN_'
 """What rclpy calls a node of which it knows a publisher, but not yet the name."""
@@ -146,10 +154,10 @@ class Contradictions:
             return
         seen = list(self._verdicts)
         num_turns = sum(after and not before for before, after in pairwise(seen))
-        if sum(seen) >= MOST_REFUSED and num_turns >= MOST_TURNS:
+        if sum(seen) >= MAX_REFUSED and num_turns >= MAX_TURNS:
             self._evidence_ns = now_ns
 
-    def are_there(self, now_ns: int) -> bool:
+    def were_found(self, now_ns: int) -> bool:
         """Return whether that was so lately."""
         return self._evidence_ns is not None and now_ns - self._evidence_ns < EVIDENCE_LASTS_NS
 
@@ -162,7 +170,7 @@ class Publisher(NamedTuple):
     identity: bytes
 
 
-class Listing:
+class PublisherList:
     """The publishers of a topic that the middleware lists, and whether several must be alive."""
 
     def __init__(self) -> None:
@@ -170,7 +178,7 @@ class Listing:
         """When each was not listed yet, and when it was."""
         self._looked_ns: int | None = None
 
-    def look(self, listed: Sequence[Publisher], now_ns: int, streams: Streams) -> bool:
+    def poll(self, listed: Sequence[Publisher], now_ns: int, streams: Streams) -> bool:
         """Note who is listed, asked for after `now_ns`; return whether several are alive."""
         before_ns = now_ns if self._looked_ns is None else self._looked_ns
         self._looked_ns = now_ns
@@ -194,7 +202,7 @@ class SourceWatch:
 
     def __init__(self, states_topic: str) -> None:
         self._topic = states_topic
-        self._listing = Listing()
+        self._listing = PublisherList()
         self.forget_messages()
         self.states: Sequence[Publisher] = ()
         """Who is listed for joint states."""
@@ -202,15 +210,15 @@ class SourceWatch:
         """What is wrong, as of the last poll."""
 
     def forget_messages(self) -> None:
-        """Begin anew with messages; what is listed stays known."""
+        """Forget all messages; what is listed stays known."""
         self.streams, self.contradictions = Streams(), Contradictions()
         self._were_several = False
 
     def are_states_in_doubt(self, now_ns: int) -> bool:
         """Return whether messages say that more than one robot speaks."""
-        return self.streams.are_several(now_ns) or self.contradictions.are_there(now_ns)
+        return self.streams.are_several(now_ns) or self.contradictions.were_found(now_ns)
 
-    def look(
+    def poll(
         self, states: Sequence[Publisher], foreign: Mapping[str, Sequence[Publisher]], now_ns: int
     ) -> None:
         """Judge who is listed.
@@ -221,7 +229,7 @@ class SourceWatch:
             now_ns: Before the lists were asked for.
         """
         self.states = states
-        several = self._listing.look(states, now_ns, self.streams) or self.streams.are_several(
+        several = self._listing.poll(states, now_ns, self.streams) or self.streams.are_several(
             now_ns
         )
         # Of two, the one that falls silent may have been the robot: who is left must be alone.
@@ -232,7 +240,7 @@ class SourceWatch:
                 f'{self._topic}: expected one publisher, found {names_of(states)} alive; end all '
                 'but one, or give each arm a topic of its own.'
             )
-        elif self.contradictions.are_there(now_ns):
+        elif self.contradictions.were_found(now_ns):
             findings.append(
                 f'{self._topic}: expected the states of one arm, found some that contradict the '
                 f'others, from {names_of(states)}; look for a node that mixes two streams.'
@@ -252,9 +260,9 @@ def names_of(publishers: Iterable[Publisher]) -> str:
 
 LATENCIES_KEPT = 1000
 """How many latencies are kept for quantiles."""
-LEAST_LATENCY_MS = -1.0
+MIN_LATENCY_MS = -1.0
 """Clocks that are kept in step differ by less, as those of NTP in one building."""
-MOST_LATENCY_MS = 1000.0
+MAX_LATENCY_MS = 1000.0
 """No line is that slow."""
 
 
@@ -284,15 +292,15 @@ class StateLatency:
         kept_ms = self._kept_ns[: self._count] / 1e6
         if not len(kept_ms):
             return Finding(True, 'not known', {})
-        least_ms, p50_ms, p99_ms = np.quantile(kept_ms, [0.0, 0.5, 0.99]).tolist()
+        min_ms, p50_ms, p99_ms = np.quantile(kept_ms, [0.0, 0.5, 0.99]).tolist()
         timeout_ms = self._timeout_ns / 1e6
-        if not LEAST_LATENCY_MS <= least_ms <= MOST_LATENCY_MS:
-            values = {'p50 above the least ms': p50_ms - least_ms}
-            values['p99 above the least ms'] = p99_ms - least_ms
-            side = 'ahead' if least_ms < 0.0 else 'behind'
+        if not MIN_LATENCY_MS <= min_ms <= MAX_LATENCY_MS:
+            values = {'p50 above the least ms': p50_ms - min_ms}
+            values['p99 above the least ms'] = p99_ms - min_ms
+            side = 'ahead' if min_ms < 0.0 else 'behind'
             return Finding(
-                p50_ms - least_ms <= timeout_ms,
-                f"not known: the robot's clock is {abs(least_ms) / 1e3:.3g} s {side} of this "
+                p50_ms - min_ms <= timeout_ms,
+                f"not known: the robot's clock is {abs(min_ms) / 1e3:.3g} s {side} of this "
                 'one; only changes are known. Keep the clocks in step.',
                 values,
             )
@@ -321,14 +329,14 @@ class StateIntake:
         sources: SourceWatch,
         inbox: Inbox,
         exchange: Exchange,
-        complain: Callable[[str], None],
+        log_error: Callable[[str], None],
     ) -> None:
         """Make an intake; faults go to the exchange, and what is wrong with a message to a log."""
         timeout_ns, self._is_simulated = timing.state_timeout_ns, timing.ticks_on_states
         self._gate = StateGate(arm, timing.period_ns, None if self._is_simulated else timeout_ns)
-        self._joints, self._most_nm = arm.joint_names, arm.limits.effort_nm
+        self._joints, self._limit_nm = arm.joint_names, arm.limits.effort_nm
         self._sources, self._inbox, self._exchange = sources, inbox, exchange
-        self._complain = complain
+        self._log_error = log_error
         self._num_unusable = self._num_foreign = 0
         self._has_doubted = False
         self.latency = StateLatency(timeout_ns)
@@ -356,14 +364,14 @@ class StateIntake:
             sample = read_joint_state(message, self._joints)
         except MessageError as error:
             self._num_unusable += 1
-            self._complain(str(error))
+            self._log_error(str(error))
             return
         if not self._is_simulated:
             self.latency.note(time.time_ns() - sample.stamp_ns)
-        doubt = effort_doubt(sample, self._most_nm, self._joints)
+        doubt = effort_doubt(sample, self._limit_nm, self._joints)
         if doubt and not self._has_doubted:
             self._has_doubted = True
-            self._complain(doubt)
+            self._log_error(doubt)
         counts = self._gate.counts
         before = counts.copy()
         state = self._gate.admit(sample, received_ns)

@@ -16,7 +16,7 @@ from metactl_ros.bag.topics import load_definition
 from metactl_ros.bag.writer import BagTopic, ReceivedMessage
 from metactl_ros.bench.outages import classify, published_states, PublishedStates
 from metactl_ros.control.modes import Mode
-from metactl_ros.runtime.joint_samples import set_stamp
+from metactl_ros.runtime.joint_states import set_stamp
 
 BEGIN_NS, TICK_NS = 1_800_000_000 * 10**9, 10_000_000
 STOP_NS = BEGIN_NS + 10 * TICK_NS + 1

@@ -16,13 +16,14 @@ import pytest
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil.scenario import INTRUSIONS
 from metactl_ros.processes import loopback_environment
-from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_states import nanoseconds, set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rcl_interfaces.srv import DescribeParameters, GetParameters
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
+from support import DOMAIN
 from support.ros_peer import Peer, ROOT, wait_until
 from trajectory_msgs.msg import JointTrajectory
 
@@ -30,7 +31,6 @@ from metactl_ros.hil.intruder import main, parse_intrusion
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 JOINTS = ['joint1', 'joint2']
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 import pytest
 
-from metactl_ros.motion.polynomial_path import fitted_velocities, Knots, PolynomialPath
+from metactl_ros.motion.reference import fitted_velocities, Knots, PolynomialPath
 
 NONE = np.nan
 numbers = st.floats(-5.0, 5.0)

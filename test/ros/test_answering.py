@@ -18,7 +18,7 @@ from rcl_interfaces.srv import (
 from std_srvs.srv import SetBool, Trigger
 
 from metactl_ros.ros import spin
-from metactl_ros.ros.spin import answer_always, MOST_LOGGED, MOST_PARAMETERS, MOST_REASON
+from metactl_ros.ros.spin import answer_always, MAX_LOGGED, MAX_PARAMETERS, MAX_REASON
 
 pytestmark = pytest.mark.ros
 
@@ -155,16 +155,16 @@ def test_a_request_for_very_many_parameters_is_refused_unread(kind, field):
     counted = []
     asked = Asked(kind, count)
     for extra in (0, 1):
-        names = ['a'] * (MOST_PARAMETERS + extra)
+        names = ['a'] * (MAX_PARAMETERS + extra)
         fields = {field: names} if field else {'parameters': parameters(*names)}
         asked.ask(kind.Request(**fields))
     assert counted == [1]
-    assert f'expected at most {MOST_PARAMETERS} ' in asked.said[0]
+    assert f'expected at most {MAX_PARAMETERS} ' in asked.said[0]
 
 
 def test_very_many_parameters_to_set_are_answered_once():
     asked = Asked(SetParameters, fail)
-    names = ['a'] * (MOST_PARAMETERS + 1)
+    names = ['a'] * (MAX_PARAMETERS + 1)
     (result,) = asked.ask(SetParameters.Request(parameters=parameters(*names))).results
     assert not result.successful
     assert result.reason == 'expected at most 200 parameters, found 201'
@@ -175,7 +175,7 @@ def test_a_reason_is_legible_and_not_too_long():
         raise ValueError('\x1b[31m' + 'x' * 100_000)
 
     message = Asked(Trigger, fail_at_length).ask().message
-    assert len(message) == MOST_REASON
+    assert len(message) == MAX_REASON
     assert message.isprintable()
 
 
@@ -185,8 +185,8 @@ def test_of_a_flood_of_refusals_some_are_told_in_every_second(monkeypatch):
     asked = Asked(Trigger, fail)
     for _ in range(1000):
         assert not asked.ask().success
-    assert len(asked.said) == MOST_LOGGED
+    assert len(asked.said) == MAX_LOGGED
     assert asked.said[-1].endswith('Others that come within this second are not logged.')
     now_s = 101.0
     asked.ask()
-    assert len(asked.said) == MOST_LOGGED + 1
+    assert len(asked.said) == MAX_LOGGED + 1

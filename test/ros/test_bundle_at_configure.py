@@ -14,7 +14,7 @@ import zipfile
 import pytest
 import yaml
 
-from metactl_ros.runtime.joint_samples import set_stamp
+from metactl_ros.runtime.joint_states import set_stamp
 from metactl_ros.settings import share_directory, shipped_policy
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")

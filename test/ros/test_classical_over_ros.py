@@ -39,7 +39,7 @@ from metactl_ros.errors import MetactlError
 from metactl_ros.processes import commands, loopback_environment, ProcessGroup, Setup
 from metactl_ros.replay.verdict import replay_bag, ReplayRequest, summary
 from metactl_ros.runtime.controller import with_full_window
-from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_states import nanoseconds, set_stamp
 from metactl_ros.settings import make_plant, policy_file, share_directory, shipped_policy
 from metactl_ros.sim.rollout import run_episode
 

@@ -17,7 +17,7 @@ from metactl_ros.baselines import CLASSICAL
 from metactl_ros.control.modes import Mode
 from metactl_ros.options import LARGEST_PAYLOAD_KG
 from metactl_ros.runtime.deadlines import CORE_LATENCY
-from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_states import nanoseconds, set_stamp
 from metactl_ros.settings import shipped_policy
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")

@@ -9,7 +9,7 @@ from support.worlds import breaks, each, MS, on_time, SECOND_NS, World
 
 from metactl_ros.control.modes import Cause
 from metactl_ros.runtime.control_thread import Command
-from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, nanoseconds
+from metactl_ros.runtime.joint_states import LAST_STAMP_NS, nanoseconds
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from metactl_ros.ros.messages import CommandSender
@@ -33,7 +33,7 @@ def command(effort_nm=(80.0, -3.0), *, must_brake=False):
 def sender(now_ns, **publishers):
     made = CommandSender(JOINTS, now_ns, Kept().append)
     made.complaints = Kept()
-    made._complain = made.complaints.append
+    made._log_error = made.complaints.append
     for name in ('stamped', 'forward', 'stop_request'):
         setattr(made, name, publishers.get(name, Kept()))
     return made

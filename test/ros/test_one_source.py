@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.runtime.joint_samples import set_stamp
+from metactl_ros.runtime.joint_states import set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 import rclpy

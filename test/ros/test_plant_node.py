@@ -18,7 +18,7 @@ import pytest
 from support import DOMAIN
 
 from metactl_ros.processes import loopback_environment
-from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_states import nanoseconds, set_stamp
 from metactl_ros.settings import make_plant
 from metactl_ros.sim.task import draw_evaluation
 

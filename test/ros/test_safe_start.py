@@ -7,15 +7,15 @@ import pytest
 from metactl_ros import processes
 from metactl_ros.cli import main
 from metactl_ros.errors import ConfigError
+from metactl_ros.options import defaults_of
 from metactl_ros.processes import commands, default_parameters, parameters_of, Setup
-from metactl_ros.ros import parameters
 from metactl_ros.settings import policy_file, require_files, share_directory, shipped_policy
 
 FILES = ('params_file', 'arm_file', 'controller_file', 'classical_file')
 
 
 def test_a_node_started_by_hand_waits_and_then_holds():
-    defaults = parameters.defaults_of('controller_node.yaml')
+    defaults = defaults_of('controller_node.yaml')
     assert (defaults['autostart'], defaults['reference']) == (False, 'trajectory')
 
 

@@ -16,7 +16,7 @@ pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from metactl_ros.ros import supervisor as module
 from metactl_ros.ros.supervisor import estimate_finding, SourceError, Supervisor
 from metactl_ros.runtime.control_thread import Exchange
-from metactl_ros.runtime.operator_desk import MOST_NEWS
+from metactl_ros.runtime.operator_requests import MAX_PENDING
 from metactl_ros.runtime.state_intake import NAME_UNKNOWN
 
 STATES, COMMANDS = '/joint_states', '/joint_commands'
@@ -63,7 +63,7 @@ def node(monkeypatch):
 def supervisor_of(node, **given):
     one = Supervisor(node, 'joint_states', ['joint_commands'])
     control = Exchange()
-    one.look()
+    one.poll()
     one.begin(control, ('joint1', 'joint2'), commands=given.get('commands', True))
     return one, control
 
@@ -71,14 +71,14 @@ def supervisor_of(node, **given):
 def test_a_second_publisher_of_commands_is_an_error_for_as_long_as_it_is_listed(node):
     supervisor, control = supervisor_of(node)
     node.add(COMMANDS, 'controller', 'mine')
-    supervisor.look()
+    supervisor.poll()
     assert control.outer_error == Cause.NONE
     node.add(COMMANDS, 'controller', 'of another with my name')
     for _ in range(3):
-        supervisor.look()
+        supervisor.poll()
         assert control.outer_error == Cause.SECOND_SOURCE
     node.publishers[COMMANDS].pop()
-    supervisor.look()
+    supervisor.poll()
     assert control.outer_error == Cause.NONE
     assert len(node.said) == 1
     assert node.said[0][0] == 'error'
@@ -88,13 +88,13 @@ def test_a_second_publisher_of_commands_is_an_error_for_as_long_as_it_is_listed(
 def test_in_shadow_and_before_it_drives_commands_of_others_do_not_matter(node):
     supervisor, control = supervisor_of(node, commands=False)
     node.add(COMMANDS, 'other')
-    supervisor.look()
-    supervisor.require_alone(lambda: None, has_publishers=False, commands=False)
+    supervisor.poll()
+    supervisor.require_sole_publisher(lambda: None, has_publishers=False, commands=False)
     assert control.outer_error == Cause.NONE
     supervisor.end()
     node.add(STATES, 'ghost')
     node.add(STATES, 'ghost 2')
-    supervisor.look()
+    supervisor.poll()
     assert control.outer_error == Cause.NONE
     assert not node.said
 
@@ -102,22 +102,22 @@ def test_in_shadow_and_before_it_drives_commands_of_others_do_not_matter(node):
 def test_a_name_that_is_not_known_yet_is_waited_for_but_the_error_is_not(node):
     supervisor, control = supervisor_of(node)
     node.add(COMMANDS, NAME_UNKNOWN)
-    supervisor.look()
+    supervisor.poll()
     assert control.outer_error == Cause.SECOND_SOURCE
     assert not node.said
     node.publishers[COMMANDS].clear()
     node.add(COMMANDS, 'other')
-    supervisor.look()
+    supervisor.poll()
     assert 'found /other;' in node.said[0][1]
 
 
 def test_it_refuses_to_drive_beside_others_and_names_them(node):
     supervisor, _ = supervisor_of(node)
-    supervisor.require_alone(lambda: None, has_publishers=False, commands=True)
+    supervisor.require_sole_publisher(lambda: None, has_publishers=False, commands=True)
     node.add(COMMANDS, 'controller', 'mine')
-    supervisor.require_alone(lambda: None, has_publishers=True, commands=True)
+    supervisor.require_sole_publisher(lambda: None, has_publishers=True, commands=True)
     with pytest.raises(SourceError, match=r'found /controller; end it .* then activate again'):
-        supervisor.require_alone(lambda: None, has_publishers=False, commands=True)
+        supervisor.require_sole_publisher(lambda: None, has_publishers=False, commands=True)
 
 
 def test_two_robots_are_told_by_listening_for_a_while(node, monkeypatch):
@@ -125,7 +125,8 @@ def test_two_robots_are_told_by_listening_for_a_while(node, monkeypatch):
     supervisor, _ = supervisor_of(node)
     node.add(STATES, 'ghost')
     node.publishers[STATES].reverse()
-    supervisor.require_alone(lambda: None, has_publishers=False, commands=True)  # it is dead
+    # It is dead.
+    supervisor.require_sole_publisher(lambda: None, has_publishers=False, commands=True)
     numbers = iter([1, 500, 2, 501])
 
     def take():
@@ -133,8 +134,8 @@ def test_two_robots_are_told_by_listening_for_a_while(node, monkeypatch):
         return number and (None, {'publication_sequence_number': number})
 
     with pytest.raises(SourceError, match='found /ghost, /robot alive'):
-        supervisor.require_alone(take, has_publishers=False, commands=True)
-    supervisor.require_alone(lambda: None, has_publishers=False, commands=True)
+        supervisor.require_sole_publisher(take, has_publishers=False, commands=True)
+    supervisor.require_sole_publisher(lambda: None, has_publishers=False, commands=True)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_it_waits_until_the_robot_is_found_but_not_for_ever(
     if found_s:
         node.publishers[STATES].clear()
     supervisor, _ = supervisor_of(node)
-    supervisor.require_alone(lambda: None, has_publishers=False, commands=True)
+    supervisor.require_sole_publisher(lambda: None, has_publishers=False, commands=True)
     assert now_s - 100.0 == pytest.approx(expected_s, abs=0.01)
 
 
@@ -175,7 +176,7 @@ def test_changes_are_logged_once_and_as_gravely_as_they_are(node):
     for mode, _ in rows:
         tick = SimpleNamespace(mode=mode, cause=Cause.NONE, joint=NO_JOINT)
         supervisor.modes.note(tick, 0, is_enabled=True)
-        supervisor.look()
+        supervisor.poll()
     supervisor.modes.is_ending = True
     tick = SimpleNamespace(mode=Mode.BLIND, cause=Cause.NONE, joint=NO_JOINT)
     supervisor.modes.note(tick, 0, is_enabled=True)
@@ -188,12 +189,12 @@ def test_changes_are_logged_once_and_as_gravely_as_they_are(node):
 
 def test_changes_that_were_lost_are_counted_in_the_log(node):
     supervisor, _ = supervisor_of(node)
-    for number in range(MOST_NEWS + 7):
+    for number in range(MAX_PENDING + 7):
         tick = SimpleNamespace(mode=Mode(number % 2), cause=Cause.NONE, joint=NO_JOINT)
         supervisor.modes.note(tick, 0, is_enabled=True)
-    supervisor.look()
+    supervisor.poll()
     assert node.said[0] == ('error', '7 changes of the mode came too fast to be logged.')
-    assert len(node.said) == 1 + MOST_NEWS
+    assert len(node.said) == 1 + MAX_PENDING
 
 
 def test_one_that_cannot_look_any_more_says_so_and_faults_the_controller(node):

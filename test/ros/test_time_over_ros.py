@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.runtime.joint_samples import LAST_STAMP_NS, nanoseconds, set_stamp
+from metactl_ros.runtime.joint_states import LAST_STAMP_NS, nanoseconds, set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from rclpy.qos import DurabilityPolicy, QoSProfile

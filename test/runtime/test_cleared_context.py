@@ -16,8 +16,8 @@ from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.modes import Cause, Health, Mode, ModeState, warmed_up_anew
 from metactl_ros.motion.reference import Hold
 from metactl_ros.replay.recompute import reproduce
-from metactl_ros.runtime import operator_desk as module
-from metactl_ros.runtime.operator_desk import CLEAR_EVERY_NS, OperatorDesk
+from metactl_ros.runtime import operator_requests as module
+from metactl_ros.runtime.operator_requests import CLEAR_EVERY_NS, RequestHandler
 from metactl_ros.signals import ArmState
 
 CONTROLLER = SETTINGS.controller
@@ -134,8 +134,8 @@ def test_a_context_that_was_cleared_where_ticks_are_missing_goes_on_from_the_rec
     assert again.first_difference is None
 
 
-class Desk(OperatorDesk):
-    """A desk at a given time, whose waiting is a period of the day."""
+class Handler(RequestHandler):
+    """A handler at a given time, whose waiting is a period of the day."""
 
     def __init__(self, day, monkeypatch):
         super().__init__(day.controller, ARM, lambda: True)
@@ -150,13 +150,13 @@ class Desk(OperatorDesk):
 
 def test_the_context_is_cleared_at_most_once_a_second_and_whoever_asks_is_told(monkeypatch):
     day = Day(wild())
-    desk = Desk(day, monkeypatch)
-    assert desk.clear_context() == (False, 'there is no context yet: no joint state has come')
+    handler = Handler(day, monkeypatch)
+    assert handler.clear_context() == (False, 'there is no context yet: no joint state has come')
     day.go(1)
     answers = []
     for number in range(250):  # 100 Hz
-        desk.now_ns = 10**12 + number * PERIOD_NS
-        answers.append(desk.clear_context())
+        handler.now_ns = 10**12 + number * PERIOD_NS
+        answers.append(handler.clear_context())
         if not answers[-1].success:
             day.go(1)
     assert [number for number, answer in enumerate(answers) if answer.success] == [0, 100, 200]
@@ -178,7 +178,7 @@ def test_an_arm_that_is_not_driven_has_no_context_to_clear(circumstance, mode, m
     day.go(60)
     day.requests.is_enabled = circumstance is not None
     day.go(1, **(circumstance or {}))
-    found = Desk(day, monkeypatch).clear_context()
+    found = Handler(day, monkeypatch).clear_context()
     assert found == (False, f'not in {mode}: ask again once the arm is driven')
     assert not day.requests.clear_context
 

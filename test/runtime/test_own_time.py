@@ -20,12 +20,18 @@ from metactl_ros.control.modes import Cause, Mode
 PACES = {'stuck but for 1 ns': 1e-7, 'at a hundredth': 0.01, 'thrice': 3.0, 'at 90 times': 90.0}
 
 
-@pytest.mark.parametrize('pace', PACES.values(), ids=PACES)
-def test_whatever_the_pace_of_the_stamps_torque_leaves_in_a_fault_as_fast_as_it_may(pace):
-    world, fault_ns = World(), 300 * MS
+def at_pace(pace, **changes):
+    """Return a world whose stamps go at a pace of their own."""
+    world = World(**changes)
     for ns in each(PERIOD_NS, SECOND_NS):
         stamp_ns = round(ns * pace)
         world.at(ns, lambda ns=ns, stamp_ns=stamp_ns: world.inbox.put(arrival(stamp_ns, ns)))
+    return world
+
+
+@pytest.mark.parametrize('pace', PACES.values(), ids=PACES)
+def test_whatever_the_pace_of_the_stamps_torque_leaves_in_a_fault_as_fast_as_it_may(pace):
+    world, fault_ns = at_pace(pace), 300 * MS
     world.at(fault_ns, lambda: world.thread.exchange.report(Cause.INTERNAL_ERROR))
     world.run(SECOND_NS)
     before, *after = (c for ns, c in world.commands(SECOND_NS) if ns > fault_ns - PERIOD_NS)
@@ -38,11 +44,7 @@ def test_whatever_the_pace_of_the_stamps_torque_leaves_in_a_fault_as_fast_as_it_
 
 @pytest.mark.parametrize('pace', PACES.values(), ids=PACES)
 def test_whatever_the_pace_of_the_stamps_the_loop_has_the_time_of_the_steady_clock(pace):
-    world = World()
-    for ns in each(PERIOD_NS, SECOND_NS):
-        stamp_ns = round(ns * pace)
-        world.at(ns, lambda ns=ns, stamp_ns=stamp_ns: world.inbox.put(arrival(stamp_ns, ns)))
-    world.run(SECOND_NS)
+    world = at_pace(pace).run(SECOND_NS)
     ticks = [(ns, c.tick) for ns, c in world.sent if c.tick is not None]
     begin_ns = ticks[0][1].now_ns  # where the states were
     assert [tick.loop_ns for _, tick in ticks] == [begin_ns + ns - LEAD_NS for ns, _ in ticks]
@@ -69,8 +71,6 @@ def test_a_loop_begins_again_at_the_time_of_the_states_and_goes_on_by_the_steady
 
 
 def test_on_states_the_loop_has_the_time_of_the_states():
-    world = World(ticks_on_states=True)
-    for ns in each(PERIOD_NS, SECOND_NS):
-        world.at(ns, lambda ns=ns: world.inbox.put(arrival(3 * ns, ns)))
+    world = at_pace(3, ticks_on_states=True)
     ticks = [c.tick for _, c in world.run(SECOND_NS).commands(SECOND_NS)]
     assert [tick.loop_ns for tick in ticks] == list(each(3 * PERIOD_NS, 3 * SECOND_NS))

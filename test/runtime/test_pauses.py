@@ -33,7 +33,7 @@ from metactl_ros.control.modes import Cause, Mode
 from metactl_ros.motion.reference import Hold
 from metactl_ros.replay.recompute import reproduce
 from metactl_ros.runtime.control_thread import WARM_CACHE_NS
-from metactl_ros.runtime.state_gate import Arrival
+from metactl_ros.runtime.joint_states import Arrival
 from metactl_ros.signals import ArmState
 
 HORIZON_S = QUICK.context.horizon_s

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests and answers between two processes; here both ends are in one."""
 
-import os
 import queue
-import signal
 import socket
 import threading
 
@@ -14,15 +12,14 @@ import pytest
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.runtime.process_link import (
-    Allowance,
-    Answerer,
-    Asker,
-    deferred_signals,
     Link,
+    LinkClient,
     LinkError,
-    MOST_DATA,
-    MOST_FIELDS,
+    LinkServer,
+    MAX_DATA,
+    MAX_FIELDS,
     Packet,
+    RateLimiter,
     SIZES,
 )
 
@@ -51,20 +48,18 @@ def test_what_goes_in_comes_out(fields, data):
 
 def test_large_packets_are_put_together_and_larger_ones_refused(ends):
     here, there = ends
-    packet = Packet({'text': 'x' * (MOST_FIELDS - 100)}, bytes(MOST_DATA))
+    packet = Packet({'text': 'x' * (MAX_FIELDS - 100)}, bytes(MAX_DATA))
     sender = threading.Thread(target=here.send, args=[packet])
     sender.start()
     assert there.receive() == packet
     sender.join()
-    with pytest.raises(LinkError, match=f'at most {MOST_DATA} bytes of data, found 1048577'):
-        here.send(Packet({}, bytes(MOST_DATA + 1)))
+    with pytest.raises(LinkError, match=f'at most {MAX_DATA} bytes of data, found 1048577'):
+        here.send(Packet({}, bytes(MAX_DATA + 1)))
     with pytest.raises(LinkError, match='bytes of fields'):
-        here.send(Packet({'text': 'x' * MOST_FIELDS}))
+        here.send(Packet({'text': 'x' * MAX_FIELDS}))
 
 
-@pytest.mark.parametrize(
-    'sizes', [(MOST_FIELDS + 1, 0), (0, MOST_DATA + 1), (2**32 - 1, 2**32 - 1)]
-)
+@pytest.mark.parametrize('sizes', [(MAX_FIELDS + 1, 0), (0, MAX_DATA + 1), (2**32 - 1, 2**32 - 1)])
 def test_an_announcement_of_too_much_is_not_waited_for(ends, sizes):
     here, there = ends
     here._connection.sendall(SIZES.pack(*sizes))
@@ -106,8 +101,8 @@ class Pair:
     def __init__(self, ends, answer):
         self.gone = queue.Queue()
         self.here, self.there = ends
-        self.asker = Asker(self.here, lambda: self.gone.put('answerer'))
-        self.answerer = Answerer(self.there, answer, lambda: self.gone.put('asker'))
+        self.asker = LinkClient(self.here, lambda: self.gone.put('answerer'))
+        self.answerer = LinkServer(self.there, answer, lambda: self.gone.put('asker'))
         self.asker.start()
         self.answerer.start()
 
@@ -170,7 +165,7 @@ def test_either_side_is_told_when_the_other_goes(ends):
 
 def test_a_request_on_its_way_when_the_other_goes_is_an_error_at_once(ends):
     here, there = ends
-    asker = Asker(here, lambda: None)
+    asker = LinkClient(here, lambda: None)
     asker.start()
     threading.Thread(target=lambda: (there.receive(), there.close())).start()
     for _ in range(2):
@@ -192,10 +187,10 @@ requests = st.lists(st.tuples(st.integers(0, SECOND_NS), st.integers(1, 100)), m
 
 @given(requests)
 def test_within_any_span_no_more_is_taken_than_at_once_and_what_has_come_since(asked):
-    allowance, now_ns, taken = Allowance(100, 200), 0, []
+    limiter, now_ns, taken = RateLimiter(100, 200), 0, []
     for passed_ns, tokens in asked:
         now_ns += passed_ns
-        if allowance.take(tokens, now_ns):
+        if limiter.take(tokens, now_ns):
             taken.append((now_ns, tokens))
     for first in range(len(taken)):
         for last in range(first, len(taken)):
@@ -205,35 +200,12 @@ def test_within_any_span_no_more_is_taken_than_at_once_and_what_has_come_since(a
 
 
 def test_who_asks_seldom_is_never_refused():
-    allowance = Allowance(100, 200)
-    assert all(allowance.take(100, k * SECOND_NS // 2) for k in range(100))
+    limiter = RateLimiter(100, 200)
+    assert all(limiter.take(100, k * SECOND_NS // 2) for k in range(100))
 
 
 def test_what_was_refused_costs_nothing():
-    allowance = Allowance(100, 200)
-    assert allowance.take(60, 0)
-    assert not allowance.take(60, 0)
-    assert allowance.take(40, 0)
-
-
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_waits_until_the_block_is_left_and_comes_once(number):
-    came = []
-    usual = signal.signal(number, lambda *_: came.append(number))
-    try:
-        with deferred_signals():
-            os.kill(os.getpid(), number)
-            os.kill(os.getpid(), number)
-            assert not came
-        assert came == [number]
-        os.kill(os.getpid(), number)
-        assert came == [number, number]
-    finally:
-        signal.signal(number, usual)
-
-
-def test_a_block_that_fails_gives_the_signals_back():
-    usual = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ZeroDivisionError), deferred_signals():
-        raise ZeroDivisionError
-    assert signal.getsignal(signal.SIGINT) is usual
+    limiter = RateLimiter(100, 200)
+    assert limiter.take(60, 0)
+    assert not limiter.take(60, 0)
+    assert limiter.take(40, 0)

@@ -23,7 +23,7 @@ from support.worlds import (
 )
 
 from metactl_ros.runtime import control_thread as module
-from metactl_ros.runtime.state_gate import Inbox, INBOX_SIZE
+from metactl_ros.runtime.joint_states import Inbox, INBOX_SIZE
 
 
 def waits_in_vain(inbox):

@@ -14,9 +14,9 @@ from support.trajectories import JOINTS, nanoseconds_of, point, SECOND_NS, traje
 from metactl_ros.errors import ConfigError
 from metactl_ros.motion.joining import Braking, join
 from metactl_ros.motion.reference import motion_limits, MotionBounds, Sinusoid
-from metactl_ros.ros.parameters import defaults_of
+from metactl_ros.options import defaults_of
 from metactl_ros.runtime import reference_source as module
-from metactl_ros.runtime.joint_samples import MessageError
+from metactl_ros.runtime.joint_states import MessageError
 from metactl_ros.runtime.reference_source import (
     LEAD_NS,
     LEAD_PER_POINT_NS,

@@ -18,7 +18,7 @@ from test_state_gate import (
     TIMEOUT_NS,
 )
 
-from metactl_ros.runtime.state_gate import (
+from metactl_ros.runtime.joint_states import (
     ADOPT_AFTER,
     DRIFT,
     DRIFTS_AFTER_NS,

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from metactl_ros.runtime.joint_samples import JointSample
-from metactl_ros.runtime.state_gate import (
+from metactl_ros.runtime.joint_states import (
     ADOPT_AFTER,
     CLOCK_TOLERANCE_NS,
+    JointSample,
     OF_CLOCKS,
     SPAN_NS,
     StateGate,

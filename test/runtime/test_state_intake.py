@@ -16,11 +16,11 @@ from metactl_ros.runtime.state_intake import (
     Inbox,
     LATENCIES_KEPT,
     LEASE_NS,
-    Listing,
     names_of,
     NEAR,
     NUM_VERDICTS,
     Publisher,
+    PublisherList,
     SourceWatch,
     StateIntake,
     StateLatency,
@@ -263,7 +263,7 @@ def judged(verdicts):
     contradictions = Contradictions()
     for number, contradicts in enumerate(verdicts, start=1):
         contradictions.record(number, contradicts=contradicts)
-        if contradictions.are_there(number):
+        if contradictions.were_found(number):
             return number
     return None
 
@@ -294,22 +294,22 @@ def test_contradictions_are_forgotten_after_a_second():
     contradictions = Contradictions()
     for contradicts in [False, True] * 5:
         contradictions.record(0, contradicts=contradicts)
-    assert contradictions.are_there(EVIDENCE_LASTS_NS - 1)
-    assert not contradictions.are_there(EVIDENCE_LASTS_NS)
+    assert contradictions.were_found(EVIDENCE_LASTS_NS - 1)
+    assert not contradictions.were_found(EVIDENCE_LASTS_NS)
 
 
 class PolledList:
     """A listing of the publishers of joint states, polled again and again."""
 
     def __init__(self):
-        self.listing, self.ear = Listing(), Ear()
+        self.listing, self.ear = PublisherList(), Ear()
         self.number = count(1)
 
     def polls(self, *listed, times=1, speaks=True):
         """Poll; meanwhile the robot speaks, or not. Return the last judgement."""
         for _ in range(times):
             now_ns = self.ear.now_ns
-            several = self.listing.look(listed, now_ns, self.ear.streams)
+            several = self.listing.poll(listed, now_ns, self.ear.streams)
             if speaks:
                 self.ear.hears([next(self.number) for _ in range(5)])
             else:
@@ -376,9 +376,9 @@ def test_two_that_are_listed_for_longer_than_a_lease_are_two():
 
 def test_findings_name_the_topic_and_all_who_publish():
     watch = SourceWatch('/joint_states')
-    watch.look([ROBOT], {'/joint_commands': []}, 0)
+    watch.poll([ROBOT], {'/joint_commands': []}, 0)
     assert watch.findings == ()
-    watch.look([ROBOT, OTHER], {'/joint_commands': [OTHER], '/c': [ROBOT]}, 1)
+    watch.poll([ROBOT, OTHER], {'/joint_commands': [OTHER], '/c': [ROBOT]}, 1)
     first, second, third = watch.findings
     assert first.startswith('/joint_states: expected one publisher, found /other, /robot alive;')
     assert second == '/joint_commands: expected no other publisher, found /other; end it.'
@@ -391,15 +391,15 @@ def test_of_two_the_one_that_is_left_is_not_believed_before_it_is_alone():
     watch = SourceWatch('/joint_states')
     for number in (5, 1, 6):
         watch.streams.receive(number, 0)
-    watch.look([ROBOT, OTHER], {}, 0)
+    watch.poll([ROBOT, OTHER], {}, 0)
     late_ns = 10_000_000_000
     watch.streams.receive(100, late_ns)
     assert not watch.are_states_in_doubt(late_ns)
-    watch.look([ROBOT, OTHER], {}, late_ns)
+    watch.poll([ROBOT, OTHER], {}, late_ns)
     assert 'found /other, /robot alive' in watch.findings[0]
-    watch.look([OTHER], {}, late_ns + 1)
+    watch.poll([OTHER], {}, late_ns + 1)
     assert watch.findings == ()
-    watch.look([OTHER], {}, late_ns + 2)
+    watch.poll([OTHER], {}, late_ns + 2)
     assert watch.findings == ()
 
 
@@ -408,16 +408,16 @@ def test_messages_are_findings_as_well_and_can_be_forgotten():
     for contradicts in [False, True] * 5:
         watch.contradictions.record(0, contradicts=contradicts)
     assert watch.are_states_in_doubt(0)
-    watch.look([ROBOT], {}, 0)
+    watch.poll([ROBOT], {}, 0)
     assert 'some that contradict the others, from /robot' in watch.findings[0]
     for number in (5, 1, 6):
         watch.streams.receive(number, 0)
-    watch.look([ROBOT], {}, 0)
+    watch.poll([ROBOT], {}, 0)
     assert 'found /robot alive' in watch.findings[0]
     watch.contradictions = Contradictions()
     assert watch.are_states_in_doubt(0)
     watch.forget_messages()
     assert not watch.are_states_in_doubt(0)
-    watch.look([ROBOT], {}, 0)
+    watch.poll([ROBOT], {}, 0)
     assert watch.findings == ()
     assert names_of([]) == 'nobody'

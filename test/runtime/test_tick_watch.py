@@ -34,10 +34,10 @@ class Fake:
     def read_text(self):
         return f'1 (a ) R thread) {self.state} 0 0'
 
-    def look(self, present_round, after_ms=10, used_ms=0.0):
+    def poll(self, present_round, after_ms=10, used_ms=0.0):
         self.now_ns += round(after_ms * MS)
         self.used_ns += round(used_ms * MS)
-        return self.watch.look(present_round) / MS
+        return self.watch.poll(present_round) / MS
 
 
 @pytest.fixture
@@ -48,39 +48,39 @@ def fake(monkeypatch):
 @pytest.mark.parametrize('state', 'SDtTZ')
 def test_a_tick_that_waits_is_counted_by_the_time_that_passes(fake, state):
     fake.state = state
-    assert [fake.look(1, 8) for _ in range(5)] == [0, 8, 16, 24, 32]
+    assert [fake.poll(1, 8) for _ in range(5)] == [0, 8, 16, 24, 32]
 
 
 def test_a_tick_that_computes_is_counted_by_what_it_computes(fake):
     fake.state = 'R'
-    assert [fake.look(1, used_ms=0.5) for _ in range(4)] == [0, 2, 4, 6]
-    assert [fake.look(2, used_ms=7) for _ in range(4)] == [0, 10, 20, 30]
+    assert [fake.poll(1, used_ms=0.5) for _ in range(4)] == [0, 2, 4, 6]
+    assert [fake.poll(2, used_ms=7) for _ in range(4)] == [0, 10, 20, 30]
 
 
 def test_a_tick_that_is_kept_from_its_core_is_not_counted(fake):
     fake.state = 'R'
-    assert [fake.look(1) for _ in range(100)] == [0] * 100
+    assert [fake.poll(1) for _ in range(100)] == [0] * 100
 
 
 def test_while_the_whole_process_stands_still_a_look_counts_for_its_period(fake):
-    assert [fake.look(1, after_ms=ms) for ms in (10, 500, 10, 3000)] == [0, 10, 20, 30]
+    assert [fake.poll(1, after_ms=ms) for ms in (10, 500, 10, 3000)] == [0, 10, 20, 30]
     fake.state = 'R'
-    assert fake.look(1, after_ms=9000, used_ms=9000) == 40  # an idle hypervisor counts as use
+    assert fake.poll(1, after_ms=9000, used_ms=9000) == 40  # an idle hypervisor counts as use
 
 
 def test_every_tick_is_counted_anew(fake):
-    assert [fake.look(k) for k in (1, 1, 2, 2, 0, 2, 2)] == [0, 10, 0, 10, 0, 0, 10]
+    assert [fake.poll(k) for k in (1, 1, 2, 2, 0, 2, 2)] == [0, 10, 0, 10, 0, 0, 10]
 
 
 def test_a_thread_that_has_ended_does_not_hang():
     thread = threading.Thread(target=time.sleep, args=(0.05,))
     thread.start()
     watch = TickWatch(thread, PERIOD_S)
-    assert watch.look(1) == 0
+    assert watch.poll(1) == 0
     thread.join()
     while watch._about.exists():
         time.sleep(0.001)  # Python is done with it before the system is
-    assert watch.look(1) == 0
+    assert watch.poll(1) == 0
 
 
 def compute(may_end):
@@ -105,7 +105,7 @@ def test_a_real_thread_is_counted_up_to_the_time_it_had(hang):
     watch, begin_ns, spent_ns = TickWatch(thread, PERIOD_S), time.monotonic_ns(), 0
     while spent_ns < 30 * MS:
         time.sleep(PERIOD_S)  # the period of the looks
-        spent_ns = watch.look(1)
+        spent_ns = watch.poll(1)
     assert spent_ns <= time.monotonic_ns() - begin_ns
     may_end.set()
     thread.join()

@@ -10,7 +10,7 @@ from support.trajectories import cdr_of, JOINTS, point, trajectory
 
 from metactl_ros.bag import topics
 from metactl_ros.runtime import reference_source as module
-from metactl_ros.runtime.joint_samples import MessageError
+from metactl_ros.runtime.joint_states import MessageError
 from metactl_ros.runtime.reference_source import (
     knots_of,
     MAX_BYTES,

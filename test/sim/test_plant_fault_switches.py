@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from metactl_ros.runtime.joint_samples import nanoseconds, set_stamp
+from metactl_ros.runtime.joint_states import nanoseconds, set_stamp
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus

@@ -11,7 +11,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from metactl_ros.control.modes import Mode
-from metactl_ros.runtime.joint_samples import set_stamp
+from metactl_ros.runtime.joint_states import set_stamp
 from support.ros_peer import Peer, wait_until
 
 JOINTS = ('joint1', 'joint2')

@@ -15,7 +15,7 @@ from metactl_ros.runtime import control_thread as module
 from metactl_ros.runtime.control_thread import ControlThread
 from metactl_ros.runtime.controller import LiveController, Requests
 from metactl_ros.runtime.deadlines import Timing
-from metactl_ros.runtime.state_gate import Arrival, Inbox
+from metactl_ros.runtime.joint_states import Arrival, Inbox
 from metactl_ros.signals import ArmState
 from support.rides import ARM, Held, PERIOD_NS, POSTURE, QUICK, Seen
 

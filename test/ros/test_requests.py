@@ -5,7 +5,6 @@
 from contextlib import contextmanager
 from itertools import product
 import math
-import os
 import threading
 
 import pytest
@@ -23,14 +22,14 @@ from rcl_interfaces.srv import (
     SetParameters,
     SetParametersAtomically,
 )
+from support import DOMAIN
 from support.resting_robot import PATIENT, Robot, STILL
 from support.ros_peer import Peer, running, wait_until
 
-from metactl_ros.ros.parameters import CONTROLLER
+from metactl_ros.options import CONTROLLER_PARAMETERS
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 ANSWER_S = 10.0
 """How long an answer may take on a machine that stalls; on one that does not, milliseconds."""
 
@@ -55,7 +54,7 @@ LABELS = (
 
 
 @contextmanager
-def told(module, *parameters):
+def answering(module, *parameters):
     """Run a node and read what it writes, of which a pipe holds only so much."""
     with running(module, DOMAIN, *parameters) as process:
         reader = threading.Thread(target=process.stderr.read, daemon=True)
@@ -97,7 +96,7 @@ def robot():
 
 def test_every_transition_is_answered_in_every_state(robot):
     asker = Asker(robot, 'controller')
-    with told('controller_node', PATIENT, STILL, 'autostart:=false'):
+    with answering('controller_node', PATIENT, STILL, 'autostart:=false'):
         robot.speaks = True
         for state, way in (
             ('unconfigured', 'configure'),
@@ -145,7 +144,7 @@ TYPES = {
     'last type': ParameterValue(type=255),
 }
 NAMES = (
-    *CONTROLLER,
+    *CONTROLLER_PARAMETERS,
     *('use_sim_time', '', 'unknown', 'sinusoid', 'sinusoid.', '.', 'a.b.c', ' ', '\u00e4', '/**'),
     *('x' * 100_000, 'payload_kg.', 'Payload_kg', 'qos_overrides./a.publisher.depth'),
 )
@@ -162,7 +161,7 @@ def drives_on(robot):
 def test_odd_parameters_are_refused_one_by_one_and_together_while_it_drives(robot):
     asker = Asker(robot, 'controller')
     assert len(ODD) > 400
-    with told('controller_node', PATIENT, STILL):
+    with answering('controller_node', PATIENT, STILL):
         robot.speaks = True
         robot.until(Mode.NOMINAL)
         for parameter in ODD:
@@ -189,7 +188,7 @@ def test_odd_parameters_are_refused_one_by_one_and_together_while_it_drives(robo
 def test_odd_questions_are_answered(robot):
     asker = Asker(robot, 'controller')
     many = ['x' * (k % 50) for k in range(5000)]
-    with told('controller_node', PATIENT, STILL, 'autostart:=false'):
+    with answering('controller_node', PATIENT, STILL, 'autostart:=false'):
         for names in ([], [''], ['unknown', 'payload_kg'], ['x' * 100_000], many):
             for kind, service in (
                 (GetParameters, 'get_parameters'),
@@ -209,7 +208,7 @@ def test_odd_questions_are_answered(robot):
 def test_the_simulated_robot_answers_odd_parameters_and_goes_on():
     peer = Peer(DOMAIN)
     try:
-        with told('plant_node', 'plant:=rk4'):
+        with answering('plant_node', 'plant:=rk4'):
             asker = Asker(peer, 'plant')
             for value in TYPES.values():
                 for name in ('payload_kg', 'seed', '', 'unknown'):
@@ -223,7 +222,7 @@ def test_the_simulated_robot_answers_odd_parameters_and_goes_on():
 def test_a_recording_goes_on_whatever_is_asked_of_it(tmp_path):
     peer = Peer(DOMAIN)
     try:
-        with told('recorder', f'out:={tmp_path / "bag"}'):
+        with answering('recorder', f'out:={tmp_path / "bag"}'):
             asker = Asker(peer, 'recorder')
             for name in ('out', '', 'unknown'):
                 parameter = Parameter(name=name, value=TYPES['no type'])

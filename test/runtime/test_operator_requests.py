@@ -11,26 +11,26 @@ import pytest
 from support.rides import ARM, FAULT, Ride, STOP, WARMUP
 
 from metactl_ros.control.modes import Cause, Mode, NO_JOINT
-from metactl_ros.runtime import operator_desk as module
-from metactl_ros.runtime.operator_desk import (
+from metactl_ros.runtime import operator_requests as module
+from metactl_ros.runtime.operator_requests import (
     ENDS,
     explain,
     HELD,
     LEAVING,
+    MAX_PENDING,
+    MAX_RECENT,
     ModeLog,
-    MOST_NEWS,
-    MOST_RECENT,
     obstacles,
-    OperatorDesk,
     recent_lines,
+    RequestHandler,
     text_of,
     TEXTS,
 )
 from metactl_ros.signals import ArmState
 
 
-class Desk(OperatorDesk):
-    """A desk whose waiting lets the ride go on, or not."""
+class Handler(RequestHandler):
+    """A handler whose waiting lets the ride go on, or not."""
 
     def __init__(self, ride, monkeypatch, is_driving=True, ticks_until_s=10.0, **given):
         super().__init__(ride.controller, ARM, lambda: is_driving)
@@ -53,13 +53,13 @@ def ride():
 
 
 def test_holding_and_enabling_are_answered_once_the_arm_does_so(ride, monkeypatch):
-    desk = Desk(ride, monkeypatch)
-    held = desk.enable(is_wanted=False)
+    handler = Handler(ride, monkeypatch)
+    held = handler.enable(is_wanted=False)
     assert held.success
     assert held.message.startswith('holding: STOP (NO_REFERENCE): the operator holds the arm.')
     assert 'call ~/enable with true' in held.message
     assert ride.controller.last.mode == STOP
-    enabled = desk.enable(is_wanted=True)
+    enabled = handler.enable(is_wanted=True)
     assert enabled.success
     assert enabled.message.startswith('enabled: ')
     assert ride.controller.last.mode < STOP
@@ -67,8 +67,8 @@ def test_holding_and_enabling_are_answered_once_the_arm_does_so(ride, monkeypatc
 
 @pytest.mark.parametrize('is_wanted', [False, True])
 def test_a_request_that_cannot_help_in_fault_says_why_and_what_to_do(monkeypatch, is_wanted):
-    desk = Desk(Ride().faulted(), monkeypatch)
-    answer = desk.enable(is_wanted=is_wanted)
+    handler = Handler(Ride().faulted(), monkeypatch)
+    answer = handler.enable(is_wanted=is_wanted)
     assert not answer.success
     assert answer.message.startswith('no effect yet: FAULT (INTERNAL_ERROR)')
     assert '~/reset_fault' in answer.message
@@ -76,25 +76,25 @@ def test_a_request_that_cannot_help_in_fault_says_why_and_what_to_do(monkeypatch
 
 def test_enabling_without_a_reference_succeeds_and_says_what_is_missing(ride, monkeypatch):
     ride.reference.is_missing = True
-    answer = Desk(ride, monkeypatch).enable(is_wanted=True)
+    answer = Handler(ride, monkeypatch).enable(is_wanted=True)
     assert answer.success
     assert 'enabled: STOP (NO_REFERENCE): there is no reference' in answer.message
 
 
 def test_a_stop_for_another_reason_is_not_taken_for_a_success(ride, monkeypatch):
-    desk = Desk(ride, monkeypatch)
+    handler = Handler(ride, monkeypatch)
     stopped = ride.controller.last.step._replace(
         modes=np.array(Mode.STOP), causes=np.array(Cause.OUTSIDE_LIMITS)
     )
     monkeypatch.setattr(ride.controller.loop, 'actuate', lambda *_: stopped)
-    answer = desk.enable(is_wanted=True)
+    answer = handler.enable(is_wanted=True)
     assert not answer.success
     assert 'OUTSIDE_LIMITS' in answer.message
 
 
 def test_a_reset_succeeds_only_if_the_fault_is_left(monkeypatch):
     ride = Ride().faulted()
-    good = Desk(ride, monkeypatch).reset_fault()
+    good = Handler(ride, monkeypatch).reset_fault()
     assert good.success
     assert good.message.startswith('left FAULT: WARMUP (WINDOW_NOT_FULL)')
     assert ride.controller.last.mode == WARMUP
@@ -102,74 +102,74 @@ def test_a_reset_succeeds_only_if_the_fault_is_left(monkeypatch):
 
 def test_a_reset_in_vain_names_what_is_still_bad_and_what_it_was(monkeypatch):
     ride = Ride().faulted()
-    bad = Desk(ride, monkeypatch, error=Cause.SECOND_SOURCE).reset_fault()
+    bad = Handler(ride, monkeypatch, error=Cause.SECOND_SOURCE).reset_fault()
     assert not bad.success
     assert bad.message.startswith('still bad: more than one publisher')
     assert '(SECOND_SOURCE). FAULT (INTERNAL_ERROR)' in bad.message
     assert ride.controller.last.mode == FAULT
     ride.reference.is_missing = True
-    assert '(NO_REFERENCE)' in Desk(ride, monkeypatch).reset_fault().message
+    assert '(NO_REFERENCE)' in Handler(ride, monkeypatch).reset_fault().message
 
 
 def test_without_a_fault_there_is_nothing_to_reset_and_nothing_is_asked(ride, monkeypatch):
-    desk = Desk(ride, monkeypatch)
-    assert desk.reset_fault().message.startswith('no fault: NOMINAL')
+    handler = Handler(ride, monkeypatch)
+    assert handler.reset_fault().message.startswith('no fault: NOMINAL')
     assert not ride.requests.reset_fault
-    assert desk.now_s == 0.0
+    assert handler.now_s == 0.0
 
 
 def test_clearing_is_answered_once_the_window_is_empty(ride, monkeypatch):
-    answer = Desk(ride, monkeypatch).clear_context()
+    answer = Handler(ride, monkeypatch).clear_context()
     assert answer.success
     assert answer.message.startswith('cleared: WARMUP')
     assert ride.controller.last.mode == WARMUP
 
 
 def test_clearing_again_at_once_is_refused(ride, monkeypatch):
-    desk = Desk(ride, monkeypatch)
-    assert desk.clear_context().success
-    again = desk.clear_context()
+    handler = Handler(ride, monkeypatch)
+    assert handler.clear_context().success
+    again = handler.clear_context()
     assert not again.success
     assert 'cleared just now; ask again in' in again.message
 
 
 def test_clearing_is_refused_in_fault_and_not_kept_for_later(monkeypatch):
     ride = Ride().faulted()
-    answer = Desk(ride, monkeypatch).clear_context()
+    answer = Handler(ride, monkeypatch).clear_context()
     assert (answer.success, ride.requests.clear_context) == (False, False)
     assert answer.message.startswith('not in FAULT')
 
 
 def test_a_request_that_no_tick_takes_is_answered_in_time_and_taken_back(monkeypatch):
     ride = Ride().faulted()
-    desk = Desk(ride, monkeypatch, ticks_until_s=0.0)
-    for answer in (desk.reset_fault(), desk.enable(is_wanted=True)):
+    handler = Handler(ride, monkeypatch, ticks_until_s=0.0)
+    for answer in (handler.reset_fault(), handler.enable(is_wanted=True)):
         assert not answer.success
         assert 'no tick came within 0.5 s' in answer.message
-    assert desk.now_s < 1.1
+    assert handler.now_s < 1.1
     assert not ride.requests.reset_fault
     ride = Ride().warm()
-    desk = Desk(ride, monkeypatch, ticks_until_s=0.0)
-    assert not desk.clear_context().success
+    handler = Handler(ride, monkeypatch, ticks_until_s=0.0)
+    assert not handler.clear_context().success
     assert not ride.requests.clear_context
 
 
 def test_one_tick_that_may_have_begun_before_is_not_an_answer(ride, monkeypatch):
-    desk = Desk(ride, monkeypatch, ticks_until_s=0.003)  # one tick, then none
-    assert 'no tick came' in desk.enable(is_wanted=False).message
+    handler = Handler(ride, monkeypatch, ticks_until_s=0.003)  # one tick, then none
+    assert 'no tick came' in handler.enable(is_wanted=False).message
 
 
 def test_who_does_not_drive_says_so(ride, monkeypatch):
-    desk = Desk(ride, monkeypatch, is_driving=False)
-    assert desk.enable(is_wanted=False) == (
+    handler = Handler(ride, monkeypatch, is_driving=False)
+    assert handler.enable(is_wanted=False) == (
         True,
         'holding, once the controller drives: it does not yet.',
     )
     assert not ride.requests.is_enabled
-    assert not desk.reset_fault().success
-    assert not desk.clear_context().success
+    assert not handler.reset_fault().success
+    assert not handler.clear_context().success
     assert (ride.requests.reset_fault, ride.requests.clear_context) == (False, False)
-    assert desk.now_s == 0.0
+    assert handler.now_s == 0.0
 
 
 def test_what_keeps_a_fault_is_found_and_else_what_made_it(ride):
@@ -274,7 +274,7 @@ def test_each_change_is_taken_once_in_order_or_counted_as_lost(rows):
             before = mode
         if is_taken:
             changes, lost = log.take()
-            assert lost == 0 or len(changes) == MOST_NEWS
+            assert lost == 0 or len(changes) == MAX_PENDING
             told += [None] * lost + [(change.before, change.mode) for change in changes]
             num_lost += lost
     changes, lost = log.take()
@@ -285,16 +285,16 @@ def test_each_change_is_taken_once_in_order_or_counted_as_lost(rows):
 
 
 def test_changes_that_nobody_takes_are_bounded_and_the_oldest_are_lost():
-    log = noted(*[Mode.NOMINAL, Mode.FALLBACK] * MOST_NEWS)
+    log = noted(*[Mode.NOMINAL, Mode.FALLBACK] * MAX_PENDING)
     changes, num_lost = log.take()
-    assert (len(changes), num_lost) == (MOST_NEWS, MOST_NEWS)
-    assert changes[-1].number == log.num_changes == 2 * MOST_NEWS
+    assert (len(changes), num_lost) == (MAX_PENDING, MAX_PENDING)
+    assert changes[-1].number == log.num_changes == 2 * MAX_PENDING
 
 
 def test_the_last_changes_stay_for_diagnostics_newest_first():
     log = noted(*[Mode.NOMINAL, Mode.FALLBACK] * 10)
     log.take()
     lines = recent_lines(log.recent, 30 * SECOND_NS)
-    assert list(lines) == [f'change {place}' for place in range(1, MOST_RECENT + 1)]
+    assert list(lines) == [f'change {place}' for place in range(1, MAX_RECENT + 1)]
     assert lines['change 1'].startswith('11.0 s ago: NOMINAL -> FALLBACK (NONE): ')
     assert lines['change 8'].startswith('18.0 s ago: FALLBACK -> NOMINAL (NONE): ')

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator is told of the mode, and may ask for; answers say what became of a request.
+"""The mode and its causes in words, and the requests of an operator, answered with the outcome.
 
     log.note(tick, ...)    after every tick, by the control thread: two comparisons if all stays
     for text in log.take(): ...    by the thread that logs, later
@@ -8,9 +8,9 @@
 Each change of the mode is written once, in the words of `TEXTS`. The control thread never waits:
 if changes come faster than they are taken, the oldest are lost and counted.
 
-A request is taken by the next tick. The desk waits for that tick, though not for long, and looks
-at its mode: an answer states what the arm does, not what was requested. It only reads what ticks
-leave behind, so that it cannot hold one up, however often it is asked.
+A request is taken by the next tick. `RequestHandler` waits for that tick, though not for long, and
+looks at its mode: an answer states what the arm does, not what was requested. It only reads what
+ticks leave behind, so that it cannot hold one up, however often it is asked.
 """
 
 from collections import deque
@@ -26,9 +26,9 @@ from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.runtime.controller import LiveController, Tick
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 
-MOST_NEWS = 64
+MAX_PENDING = 64
 """Changes kept until they are taken."""
-MOST_RECENT = 8
+MAX_RECENT = 8
 """Changes kept for diagnostics."""
 
 
@@ -174,8 +174,8 @@ class ModeLog:
         self._mode: Mode | None = None
         self._num_taken = 0
         self.num_changes = 0
-        self._news: deque[Change] = deque(maxlen=MOST_NEWS)
-        self.recent: deque[Change] = deque(maxlen=MOST_RECENT)
+        self._pending: deque[Change] = deque(maxlen=MAX_PENDING)
+        self.recent: deque[Change] = deque(maxlen=MAX_RECENT)
         """The last changes, newest last."""
         self.is_ending = False
         """Set by the thread that ends control: what changes from then on has no other cause."""
@@ -191,14 +191,14 @@ class ModeLog:
         joint = joint_of(tick, self._joint_names)
         change = Change(self.num_changes, now_ns, self._mode, mode, cause, text, joint)
         self._mode = mode
-        self._news.append(change)
+        self._pending.append(change)
         self.recent.append(change)
 
     def take(self) -> tuple[list[Change], int]:
         """Return the changes since the last call, oldest first, and how many were lost."""
         taken: list[Change] = []
-        while self._news:
-            taken.append(self._news.popleft())
+        while self._pending:
+            taken.append(self._pending.popleft())
         if not taken:
             return [], 0
         num_new = taken[-1].number - self._num_taken
@@ -214,7 +214,7 @@ def recent_lines(changes: Iterable[Change], now_ns: int) -> dict[str, object]:
     }
 
 
-PATIENCE_S = 0.5
+ANSWER_WITHIN_S = 0.5
 """How long an answer may take."""
 POLL_ANSWER_S = 0.002
 """How often it is checked whether a tick has taken a request."""
@@ -229,10 +229,10 @@ class Answer(NamedTuple):
     message: str
 
 
-NOT_TAKEN = Answer(False, f'no tick came within {PATIENCE_S} s: is there a joint state?')
+NOT_TAKEN = Answer(False, f'no tick came within {ANSWER_WITHIN_S} s: is there a joint state?')
 
 
-class OperatorDesk:
+class RequestHandler:
     """Passes requests on to a controller, and waits for the ticks that take them."""
 
     def __init__(
@@ -302,7 +302,7 @@ class OperatorDesk:
 
     def _tick_that_took(self, is_taken: Callable[[], bool]) -> Tick | None:
         """Return a tick that began after the request was made and taken; None if none came."""
-        end_s = time.monotonic() + PATIENCE_S
+        end_s = time.monotonic() + ANSWER_WITHIN_S
         last, num_after = self._controller.last, 0
         while time.monotonic() < end_s:
             time.sleep(POLL_ANSWER_S)

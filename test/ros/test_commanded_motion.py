@@ -1,8 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""A controller beside a robot that is real to it: it waits, holds, and follows what it is told."""
+"""A controller beside a robot that is real to it: it waits, holds, and follows what it is sent."""
 
-import os
 import threading
 import time
 
@@ -13,15 +12,14 @@ from metactl_ros.control.modes import Mode
 from metactl_ros.settings import load_arm
 
 pytest.importorskip('rclpy', reason="needs ROS: pip install 'metactl_ros[ros]'")
-from lifecycle_msgs.srv import ChangeState
 from std_srvs.srv import SetBool
+from support import DOMAIN
 from support.resting_robot import JOINTS, PATIENT, PERIOD_S, Robot
 from support.ros_peer import running, wait_until
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 pytestmark = pytest.mark.ros
 
-DOMAIN = os.getpid() % 50 * 2 + 1
 POSTURE = (0.3, -0.2)
 GRAVITY_NM = load_arm().body().gravity(np.array(POSTURE))
 TRAJECTORIES = (PATIENT, 'reference:=trajectory', 'autostart:=true')
@@ -54,19 +52,13 @@ def at_posture(message):
     return message
 
 
-def go(robot, label):
-    request = ChangeState.Request()
-    request.transition.label = label
-    return robot.call(ChangeState, 'controller/change_state', request).success
-
-
 def test_as_shipped_it_moves_nothing_until_activated_and_then_holds(robot):
     with running('controller_node', DOMAIN, PATIENT, drives=False):
         robot.speaks = True
         wait_until(lambda: len(robot.reports) > 1)
         assert not robot.commands
-        assert go(robot, 'configure')
-        assert go(robot, 'activate')
+        assert robot.change_state('configure')
+        assert robot.change_state('activate')
         robot.until(Mode.NOMINAL)
         wait_until(lambda: len(robot.commands) > 100)
         sent = np.array([effort for _, _, effort in robot.commands])

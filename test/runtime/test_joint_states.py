@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What comes in from ROS: joint messages, and the values of parameters."""
+"""What comes in from ROS: joint messages."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from metactl_ros.control.modes import Mode
-from metactl_ros.errors import ConfigError
 from metactl_ros.motion.reference import Hold, motion_limits
-from metactl_ros.ros import parameters
 from metactl_ros.runtime.controller import LiveController, Requests
-from metactl_ros.runtime.joint_samples import (
+from metactl_ros.runtime.joint_states import (
     effort_doubt,
     find_joints,
     MessageError,
@@ -23,9 +21,9 @@ from metactl_ros.runtime.joint_samples import (
     read_effort,
     read_joint_state,
     set_stamp,
+    StateGate,
 )
 from metactl_ros.runtime.reference_source import MotionSource
-from metactl_ros.runtime.state_gate import StateGate
 from metactl_ros.settings import load_settings
 from metactl_ros.signals import ArmState
 
@@ -256,96 +254,3 @@ def test_50000_fuzzed_states_are_refused_by_name_and_drive_within_every_limit():
     assert complaints == {'joint ', no_stamp}
     assert modes >= {Mode.NOMINAL, Mode.WARMUP, Mode.STOP, Mode.BLIND, Mode.FAULT}
     assert gate.counts['accepted'] > 2_000
-
-
-NEEDS_ROS = "needs ROS: pip install 'metactl_ros[ros]'"
-NODES = {
-    'controller_node.yaml': parameters.CONTROLLER,
-    'plant_node.yaml': parameters.PLANT,
-}
-
-
-class FakeNode:
-    """A node whose parameters are a dictionary."""
-
-    def __init__(self, **values):
-        self.values = parameters.defaults_of('controller_node.yaml')
-        self.values |= {name.replace('__', '.'): value for name, value in values.items()}
-        self.declared, self._parameter_overrides = {}, {}
-
-    def get_parameter(self, name):
-        return SimpleNamespace(value=self.values[name])
-
-    def declare_parameter(self, name, default, descriptor):
-        self.declared[name] = (default, descriptor)
-
-
-@pytest.mark.parametrize('file', NODES)
-def test_every_parameter_has_one_default_and_it_lies_within_its_bounds(file):
-    defaults = parameters.defaults_of(file)
-    assert set(defaults) == set(NODES[file])
-    for name, meaning in NODES[file].items():
-        if meaning.bounds is not None:
-            assert {type(bound) for bound in meaning.bounds} == {type(defaults[name])}
-            assert meaning.bounds[0] <= defaults[name] <= meaning.bounds[1]
-
-
-def test_the_defaults_are_valid_for_two_joints():
-    parameters.require_sound(parameters.defaults_of('controller_node.yaml'), 2)
-
-
-@pytest.mark.parametrize('name', ['controller', 'reference'])
-def test_a_choice_that_is_none_is_refused_with_the_choices(name):
-    with pytest.raises(ConfigError, match=rf"{name}: expected one of \('.*found 'polcy'"):
-        parameters.require_sound(FakeNode(**{name: 'polcy'}).values, 2)
-
-
-@pytest.mark.parametrize('name', ['amplitude_rad', 'omega_radps', 'phase_rad'])
-@pytest.mark.parametrize('value', [[], [0.1], [0.1] * 3, [0.1, np.nan], [np.inf, 0.1]])
-def test_a_sinusoid_that_is_not_finite_or_not_per_joint_is_refused(name, value):
-    expected = rf'sinusoid\.{name}: expected 2 finite numbers, one per joint, found \['
-    with pytest.raises(ConfigError, match=expected):
-        parameters.require_sound(FakeNode(**{f'sinusoid__{name}': value}).values, 2)
-
-
-@pytest.mark.ros
-@pytest.mark.parametrize('file', NODES)
-def test_every_parameter_is_declared_with_its_text_and_its_range(file):
-    pytest.importorskip('rclpy', reason=NEEDS_ROS)
-    node, defaults = FakeNode(), parameters.defaults_of(file)
-    parameters.declare(node, NODES[file], file)
-    assert set(node.declared) == set(defaults)
-    for name, meaning in NODES[file].items():
-        default, descriptor = node.declared[name]
-        assert (default, descriptor.description) == (defaults[name], meaning.description)
-        assert descriptor.read_only == meaning.is_fixed
-        is_real = isinstance(default, float)
-        ranges = descriptor.floating_point_range, descriptor.integer_range
-        found = [(bounds.from_value, bounds.to_value) for bounds in ranges[not is_real]]
-        assert found == ([] if meaning.bounds is None else [meaning.bounds])
-        assert not len(ranges[is_real])
-
-
-@pytest.mark.ros
-def test_a_misspelt_parameter_is_refused_with_a_suggestion_and_a_foreign_one_is_not():
-    pytest.importorskip('rclpy', reason=NEEDS_ROS)
-    node = FakeNode()
-    node._parameter_overrides = {'use_sim_time': True, 'policy': ''}
-    parameters.declare(node, parameters.CONTROLLER, 'controller_node.yaml')
-    node._parameter_overrides['state_timeout'] = 1.0
-    expected = "parameter state_timeout: unknown; did you mean 'state_timeout_s'?"
-    with pytest.raises(ConfigError, match=expected):
-        parameters.declare(node, parameters.CONTROLLER, 'controller_node.yaml')
-
-
-@pytest.mark.ros
-def test_a_value_that_does_not_fit_is_refused_with_its_name():
-    exceptions = pytest.importorskip('rclpy.exceptions', reason=NEEDS_ROS)
-    node = FakeNode()
-
-    def refuse(name, *_):
-        raise exceptions.InvalidParameterValueException(name, 'x', 'expected a number')
-
-    node.declare_parameter = refuse
-    with pytest.raises(ConfigError, match=r'parameter controller: .*expected a number'):
-        parameters.declare(node, parameters.CONTROLLER, 'controller_node.yaml')
