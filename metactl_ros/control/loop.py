@@ -312,7 +312,8 @@ class ControlLoop:
         passed_ns = min(max(now_ns - self._now_ns, 0), self._period_ns)
         self._now_ns = now_ns = max(now_ns, self._now_ns)
         view = self._inputs.cached(state, reference)
-        proposal, schedule = np.split(action, [self.gain_map.size], axis=-1)
+        num_gains = self.gain_map.size
+        proposal, schedule = action[..., :num_gains], action[..., num_gains:]
         estimate: Estimate | None = None
         if self._estimation is not None:
             estimate = self._estimation.estimate(view.at, schedule)

@@ -15,6 +15,7 @@ Links are uniform rods. The payload is in the five constants; the controller's m
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -164,17 +165,28 @@ class TwoLinkBody:
 
 
 class TwoLinkPosture:
-    """The arm at (q, qd): M, bias and gravity now, everything else when it is asked for."""
+    """The arm at (q, qd): M now, everything else when it is asked for."""
 
     def __init__(self, body: TwoLinkBody, q_rad: Array, qd_radps: Array) -> None:
-        _, q2 = _parts(q_rad)
-        self._qd1, self._qd2 = qd1, qd2 = _parts(qd_radps)
-        self._M11, self._M12, self._M22 = body.inertia(q2)
-        self._h = h = body.a3_kgm2 * np.sin(q2)
-        self.gravity: Array = body.gravity(q_rad)
+        self._body, self._q = body, q_rad
+        self._qd1, self._qd2 = _parts(qd_radps)
+        self._M11, self._M12, self._M22 = body.inertia(_parts(q_rad)[1])
+
+    @cached_property
+    def gravity(self) -> Array:
         """g(q), N m, shape (..., 2)."""
-        self.bias: Array = self.gravity + _pair(-h * qd2 * (2.0 * qd1 + qd2), h * qd1 * qd1)
+        return self._body.gravity(self._q)
+
+    @cached_property
+    def bias(self) -> Array:
         """C(q, qd) qd + g(q), N m, shape (..., 2)."""
+        qd1, qd2, h = self._qd1, self._qd2, self._h
+        return self.gravity + _pair(-h * qd2 * (2.0 * qd1 + qd2), h * qd1 * qd1)
+
+    @cached_property
+    def _h(self) -> Array:
+        h: Array = self._body.a3_kgm2 * np.sin(_parts(self._q)[1])
+        return h
 
     @property
     def diagonal(self) -> Array:

@@ -23,7 +23,10 @@ Who sets L, pi, drift and noise is the schedule: constant (`adaptive_bank`), or 
 The prediction is one linearly implicit step: the slope of friction counts as armature, by the
 share that fits an exponential. An explicit step would chatter on light joints.
 
-Shapes: arms (...), K hypotheses, n joints; arrays are (..., K, n) unless stated.
+Shapes: arms (...), K hypotheses, n joints; arrays are (..., K, n) unless stated. A tick of one arm
+is a few hundred calls of NumPy on a few numbers each, so calls are what costs: what is treated
+alike is stacked, parts in front so that each is contiguous; constants have the shape of what they
+meet, for broadcasting costs as much as four calls; and only likely hypotheses are run forward.
 """
 
 from dataclasses import dataclass
@@ -33,7 +36,7 @@ import numpy as np
 
 from metactl_ros.config import require_length, require_not_negative, require_positive
 from metactl_ros.control.estimators.estimator import Estimate
-from metactl_ros.dynamics.rigid_body import ArmModel
+from metactl_ros.dynamics.rigid_body import ArmModel, RigidBody
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array, Flags, is_all
 
@@ -46,6 +49,12 @@ BOUNDS = np.array([4.0, 6.0, 4.0, 3.0, 12.0, 12.0, 0.9 / FRICTION_SHARE])
 """Of theta: more is no friction, and an offset never asks for more than a joint can give."""
 PULL_Q_RAD, PULL_V_RADPS, MOST_ZETA_RAD, MOST_A_RADPS2 = 0.1, 1.5, 3.0, 300.0
 """How far a hypothesis may stray from what is measured before it is brought back."""
+FARTHEST = np.array([PULL_Q_RAD, PULL_V_RADPS, MOST_ZETA_RAD, MOST_ZETA_RAD, MOST_A_RADPS2])
+"""The same, as a state is stacked."""
+MISFIT_UNITS = np.array([3e-4, 0.02])
+"""In which the innovations of q and v are compared, rad and rad / s."""
+PARTNERS = np.array([0, 1, 1, 0, 1, 0])
+"""Which innovation each of L1 to L6 weighs: 0 that of q, 1 that of v."""
 IMPOSSIBLE = -1e4
 """As a logit."""
 LEAST_WEIGHT = 1e-4
@@ -130,22 +139,39 @@ class Schedule(NamedTuple):
 class Innovation(NamedTuple):
     """What each hypothesis predicted, and what was measured beyond it."""
 
-    nu_q: Array
-    nu_v: Array
-    q: Array
-    v: Array
-    zeta: Array
-    """(..., K, n, 2)."""
-    a: Array
-    """Acceleration of the prediction, rad / s^2."""
+    nu: Array
+    """Of q and v, (2, ..., K, n)."""
+    state: Array
+    """Predicted: q, v, zeta_1, zeta_5, and the acceleration that led there, (5, ..., K, n)."""
+
+    @property
+    def nu_q(self) -> Array:
+        """Innovation of the position, rad."""
+        nu_q: Array = self.nu[0]
+        return nu_q
+
+    @property
+    def nu_v(self) -> Array:
+        """Innovation of the velocity, rad / s."""
+        nu_v: Array = self.nu[1]
+        return nu_v
+
+
+class Model(NamedTuple):
+    """What some of the hypotheses take the arm for."""
+
+    theta: Array
+    """(..., K, n, 7)."""
+    body: RigidBody
+    """With payloads of shape (..., K)."""
 
 
 def features(v_radps: Array, zeta_rad: Array) -> Array:
-    """Return the regressors of friction, memory and offset, (..., 7)."""
+    """Return the regressors of friction, memory and offset, (..., 7); zeta is (2, ...)."""
     out = np.empty((*v_radps.shape, NUM_FEATURES))
     np.tanh(v_radps[..., np.newaxis] / WIDTHS_RADPS, out=out[..., :3])
     out[..., 3] = v_radps
-    out[..., 4:6] = zeta_rad
+    out[..., 4], out[..., 5] = zeta_rad
     out[..., 6] = 1.0
     return out
 
@@ -164,19 +190,27 @@ class ObserverBank:
         self._arm = arm
         self._dt_s = dt_s
         self.unit_nm = FRICTION_SHARE * np.array(arm.limits.effort_nm)
+        of_joints = (settings.num_delays, len(self.unit_nm))
+        self._units_nm = np.broadcast_to(self.unit_nm, of_joints).copy()
+        self._widths_radps = np.broadcast_to(WIDTHS_RADPS, (*of_joints, len(WIDTHS_RADPS))).copy()
+        self._bounds = np.broadcast_to(BOUNDS, (*of_joints, NUM_FEATURES)).copy()
         self._per_kg = arm.body_per_kg()
         self._mean = np.array(settings.prior_mean)
         self._P0 = np.diag(np.square(settings.prior_std))
-        self._drift = np.array((*settings.drift, 0.0))
+        self._drift = np.diag((*settings.drift, 0.0))
         self._delays = np.arange(settings.num_delays)
+        self._scales = np.array([1.0, dt_s, 1.0, 1.0 / dt_s, 1.0 / dt_s, 1.0 / dt_s**2])
 
     def begin(self, q: Array, qd: Array, payload_kg: Array, effort_nm: Array) -> None:
         """Forget everything; the arm is at (q, qd), shape (..., n), and held by an effort."""
         K, lead, n = self.settings.num_delays, q.shape[:-1], q.shape[-1]
         share = np.clip(payload_kg / self.settings.payload_max_kg, 0.0, 1.0)
-        self._q, self._v = _repeat(q, K), _repeat(qd, K)
+        self._state = np.zeros((len(FARTHEST), *lead, K, n))
+        self._state[0], self._state[1] = _repeat(q, K), _repeat(qd, K)
+        self._farthest = _as_parts(FARTHEST, self._state)
+        self._units = _as_parts(MISFIT_UNITS, self._state[:2])
+        self._horizons_s = _as_parts(HORIZONS_S, self._state[2:4])
         self._theta = np.broadcast_to(self._mean, (*lead, K, n, NUM_FEATURES))
-        self._zeta = np.zeros((*lead, K, n, len(HORIZONS_S)))
         self._payload = np.repeat(np.broadcast_to(share, lead)[..., np.newaxis], K, axis=-1)
         self._body = self._arm.body(self.settings.payload_max_kg * self._payload)
         self._P = np.broadcast_to(self._P0, (*lead, n, NUM_FEATURES, NUM_FEATURES))
@@ -184,7 +218,8 @@ class ObserverBank:
         self._sent = _repeat(effort_nm, K)
         self.age = 0
         """Periods since the beginning."""
-        self._misfit = np.zeros((*lead, K))
+        self.misfit = self._mean_misfit = np.zeros((*lead, K))
+        """How large the innovation of each hypothesis is, as a logarithm."""
         self.pi = np.full((*lead, K), 1.0 / K)
 
     def record_effort(self, effort_nm: Array) -> None:
@@ -200,39 +235,41 @@ class ObserverBank:
 
     def coast(self) -> None:
         """Let a period pass of which nothing was measured."""
-        self._q, self._v, self._zeta, _ = self._predict(self._q, self._v, self._zeta, self._sent)
+        self._state = self._predict(Model(self._theta, self._body), self._state, self._sent)
         self.age += 1
 
     def innovate(self, y_q: Array, y_v: Array) -> Innovation:
         """Predict every hypothesis by one period and compare it with what is measured."""
-        y_q, y_v = y_q[..., np.newaxis, :], y_v[..., np.newaxis, :]
-        share = np.sum(self.pi * self._payload, axis=-1, keepdims=True)
-        self.measured = self._arm.body(self.settings.payload_max_kg * share).at(y_q, y_v)
+        share = np.add.reduce(self.pi * self._payload, axis=-1, keepdims=True)
+        body = self._arm.body(self.settings.payload_max_kg * share)
+        self.measured = body.at(y_q[..., np.newaxis, :], y_v[..., np.newaxis, :])
         self.felt = self.measured.effective_inertia
-        q, v, zeta, a = self._predict(self._q, self._v, self._zeta, self._sent)
+        y = np.zeros(self._state.shape)
+        y[0], y[1] = y_q[..., np.newaxis, :], y_v[..., np.newaxis, :]
+        state = self._predict(Model(self._theta, self._body), self._state, self._sent)
         if self.age < len(self._delays):  # nothing that old was ever sent
-            waits = (self.age <= self._delays)[:, np.newaxis]
-            q, v = np.where(waits, y_q, q), np.where(waits, y_v, v)
-            zeta = np.where(waits[..., np.newaxis], self._zeta, zeta)
-            a = np.where(waits, 0.0, a)
-        q = _within(q, y_q - PULL_Q_RAD, y_q + PULL_Q_RAD)
-        v = _within(v, y_v - PULL_V_RADPS, y_v + PULL_V_RADPS)
-        zeta = _within(zeta, -MOST_ZETA_RAD, MOST_ZETA_RAD)
-        a = _within(a, -MOST_A_RADPS2, MOST_A_RADPS2)
-        found = Innovation(y_q - q, y_v - v, q, v, zeta, a)
-        size = np.abs(found.nu_v) / 0.02 + np.abs(found.nu_q) / 3e-4
-        misfit = np.log1p(10.0 * np.mean(size, axis=-1))
-        self._misfit = self._misfit + MISFIT_SHARE * (misfit - self._misfit)
+            waiting = y.copy()
+            waiting[2:4] = self._state[2:4]
+            state = np.where((self.age <= self._delays)[:, np.newaxis], waiting, state)
+        beyond = y - state
+        if not is_all(np.abs(beyond) <= self._farthest):
+            beyond = y - np.nan_to_num(state, nan=0.0, posinf=0.0, neginf=0.0)
+            beyond = np.minimum(np.maximum(beyond, -self._farthest), self._farthest)
+            state = y - beyond
+        found = Innovation(beyond[:2], state)
+        size = np.add.reduce(np.abs(found.nu) / self._units, axis=(0, -1))
+        self.misfit = np.log1p((10.0 / y_q.shape[-1]) * size)
+        self._mean_misfit = self._mean_misfit + MISFIT_SHARE * (self.misfit - self._mean_misfit)
         return found
 
     @property
     def evidence(self) -> Array:
         """By how much each delay fitted worse than another so far, as logits, (..., K)."""
-        return -self.settings.sharpness * self._misfit
+        return -self.settings.sharpness * self._mean_misfit
 
     def constant_schedule(self) -> Schedule:
         """Return the schedule of the settings; the delay by how well each hypothesis fitted."""
-        settings, lead = self.settings, self._misfit.shape[:-1]
+        settings, lead = self.settings, self.pi.shape[:-1]
         joints = (*lead, len(self.unit_nm))
         return Schedule(
             logits=np.array(settings.delay_logits) + self.evidence,
@@ -243,22 +280,25 @@ class ObserverBank:
             payload_drift=np.full(lead, settings.payload_drift),
         )
 
-    def _predict(
-        self, q: Array, v: Array, zeta: Array, effort_nm: Array
-    ) -> tuple[Array, Array, Array, Array]:
-        """Return q, v, zeta of the hypotheses after one period, and the acceleration."""
-        dt, theta = self._dt_s, self._theta
+    def _predict(self, model: Model, state: Array, effort_nm: Array) -> Array:
+        """Return the state of some hypotheses after one period, (5, ..., K, n)."""
+        dt, theta, unit_nm = self._dt_s, model.theta, self._units_nm[: state.shape[-2]]
+        q, v, zeta = state[0], state[1], state[2:4]
         phi = features(v, zeta)
-        friction = self.unit_nm * np.sum(theta * phi, axis=-1)
-        smooth = phi[..., :3]
-        steepness = np.sum(theta[..., :3] * (1.0 - smooth * smooth) / WIDTHS_RADPS, axis=-1)
-        damping = self.unit_nm * np.maximum(steepness + theta[..., 3], 0.0)
-        armature = dt * implicit_share(dt * damping / self.felt) * damping
-        posture = self._body.at(q + 0.5 * dt * v, v)
+        friction = unit_nm * np.add.reduce(theta * phi, axis=-1)
+        slopes = (1.0 - np.square(phi[..., :3])) / self._widths_radps[: state.shape[-2]]
+        steepness = np.add.reduce(theta[..., :3] * slopes, axis=-1) + theta[..., 3]
+        damping = dt * unit_nm * np.maximum(steepness, 0.0)
+        armature = implicit_share(damping / self.felt) * damping
+        posture = model.body.at(q + 0.5 * dt * v, v)
         a = posture.solve(effort_nm - friction - posture.bias, armature)
         mean = v + 0.5 * dt * a
-        later = zeta + dt * (mean[..., np.newaxis] - zeta / HORIZONS_S)
-        return q + dt * mean, v + dt * a, later, a
+        later = np.empty(state.shape)
+        later[0] = q + dt * mean
+        later[1] = v + dt * a
+        later[2:4] = zeta + dt * (mean - zeta / self._horizons_s[..., : state.shape[-2], :])
+        later[4] = a
+        return later
 
     def correct(self, found: Innovation, by: Schedule, may_learn: Flags | None = None) -> None:
         """Correct every hypothesis by its innovation.
@@ -268,16 +308,16 @@ class ObserverBank:
             by: How to correct.
             may_learn: Whether coefficients and payload may change, shape (...); None: they may.
         """
-        dt = self._dt_s
-        L = by.correction[..., np.newaxis, :, :]
-        self._q = found.q + L[..., 0] * found.nu_q + L[..., 1] * dt * found.nu_v
-        self._v = found.v + L[..., 2] * found.nu_v + L[..., 3] * found.nu_q / dt
-        self._zeta = found.zeta
+        weights = _parts_first(by.correction * self._scales)[..., np.newaxis, :]
+        terms = weights * found.nu[PARTNERS]
+        steps = terms[::2] + terms[1::2]  # of q, of v, and of the acceleration
+        self._state = found.state.copy()
+        self._state[:2] += steps[:2]
         # A delay counts once something that it predicts was measured; until then there is none.
         is_possible = self._delays < max(self.age, 1)
         self.pi = weights_of(np.where(is_possible, by.logits, IMPOSSIBLE))
         kept = self._learned
-        self._explain(found, by, L)
+        self._explain(found, by, steps[2])
         self.age += 1
         if may_learn is not None and not is_all(may_learn):
             new = zip(self._learned, kept, strict=True)
@@ -293,68 +333,90 @@ class ObserverBank:
     def _learned(self, values: tuple[Array, ...]) -> None:
         self._theta, self._payload, self._P, self._P_payload = values
 
-    def _explain(self, found: Innovation, by: Schedule, L: Array) -> None:
-        """Share out the torque that is missing among all that can cause it."""
-        dt = self._dt_s
-        push = L[..., 4] * found.nu_v / dt + L[..., 5] * found.nu_q / dt**2
-        missing = -self.measured.apply(push) / self.unit_nm
-        phi = features(found.v, found.zeta)
+    def _explain(self, found: Innovation, by: Schedule, push: Array) -> None:
+        """Share out the torque that is missing among all that can cause it.
+
+        Args:
+            found: What was measured beyond what was predicted.
+            by: How to correct.
+            push: The acceleration that is missing, L5 nu_v / dt + L6 nu_q / dt^2.
+        """
+        state = found.state
+        missing = -self.measured.apply(push) / self._units_nm
+        phi = features(state[1], state[2:4])
         P_phi = np.matmul(self._P[..., np.newaxis, :, :, :], phi[..., np.newaxis])[..., 0]
-        spread = np.sum(phi * P_phi, axis=-1) + 1e-9
-        y = self._rated_torque(found) / self.unit_nm
+        spread = np.add.reduce(phi * P_phi, axis=-1) + 1e-9
+        y = self._rated_torque(state) / self._units_nm
         # (diag(spread) + P_p y y^T)^-1 of what is missing, by Sherman and Morrison
         own = missing / spread
         P_p = self._P_payload[..., np.newaxis]
-        lever = np.sum(y * y / spread, axis=-1)
-        shared = P_p * np.sum(y * own, axis=-1) / (1.0 + P_p * lever)
+        lever = np.add.reduce(y * y / spread, axis=-1)
+        shared = P_p * np.add.reduce(y * own, axis=-1) / (1.0 + P_p * lever)
         explained = own - (y / spread) * shared[..., np.newaxis]
         theta = self._theta + P_phi * explained[..., np.newaxis]
-        self._theta = np.minimum(np.maximum(theta, -BOUNDS), BOUNDS)
+        self._theta = np.minimum(np.maximum(theta, -self._bounds), self._bounds)
         self._payload = np.minimum(np.maximum(self._payload + shared, 0.0), 1.0)
         if self.age > 0:
             self._learn(by, phi, y)
 
-    def _rated_torque(self, found: Innovation) -> Array:
+    def _rated_torque(self, state: Array) -> Array:
         """Return the torque that the rated payload takes on its own."""
-        one = self._per_kg.at(found.q, found.v)
-        return self.settings.payload_max_kg * (one.apply(found.a) + one.bias)
+        one = self._per_kg.at(state[0], state[1])
+        return self.settings.payload_max_kg * (one.apply(state[4]) + one.bias)
 
     def _learn(self, by: Schedule, phi: Array, y: Array) -> None:
         """Renew the covariances: one measurement more, and the drift of one period."""
-        weights = self.pi[..., np.newaxis]
-        phi_now = np.sum(weights[..., np.newaxis] * phi, axis=-3)
-        y_now = np.sum(weights * y, axis=-2)
-        P_phi = np.matmul(self._P, phi_now[..., np.newaxis])[..., 0]
-        spread = np.sum(phi_now * P_phi, axis=-1) + by.noise
-        outer = P_phi[..., :, np.newaxis] * P_phi[..., np.newaxis, :]
+        phi_now, y_now = mixed(self.pi, phi), mixed(self.pi, y)
+        P_phi = np.matmul(self._P, phi_now[..., np.newaxis])
+        spread = np.add.reduce(phi_now * P_phi[..., 0], axis=-1) + by.noise
+        outer = P_phi * np.swapaxes(P_phi, -1, -2)
         P = self._P - outer / spread[..., np.newaxis, np.newaxis]
-        index = np.arange(NUM_FEATURES)
-        P[..., index, index] += self._drift
+        P += self._drift
         P[..., -1, -1] += by.drift
         self._P = P
         P_p = self._P_payload
-        information = np.sum(y_now * y_now / spread, axis=-1)
+        information = np.add.reduce(y_now * y_now / spread, axis=-1)
         self._P_payload = P_p / (1.0 + P_p * information) + by.payload_drift
 
     def to_now(self, by: Schedule, qd_desired: Array, qdd_desired: Array) -> Estimate:
-        """Run every hypothesis forward to now and mix them."""
-        q, v, zeta = self._q, self._v, self._zeta
-        oldest = np.flatnonzero(self.pi.reshape(-1, len(self._delays)).any(axis=0)).max()
-        for ticks in range(1, oldest + 1):  # hypothesis k takes k of them, the oldest effort first
-            runs = (self._delays >= ticks)[:, np.newaxis]
-            effort_nm = self._sent[..., np.maximum(self._delays - ticks, 0), :]
-            later = self._predict(q, v, zeta, effort_nm)
-            q, v = np.where(runs, later[0], q), np.where(runs, later[1], v)
-            zeta = np.where(runs[..., np.newaxis], later[2], zeta)
-        weights = self.pi[..., np.newaxis]
-        q_now, v_now = np.sum(weights * q, axis=-2), np.sum(weights * v, axis=-2)
-        theta = np.sum(weights[..., np.newaxis] * self._theta, axis=-3)
-        zeta_now = np.sum(weights[..., np.newaxis] * zeta, axis=-3)
-        payload_kg = self.settings.payload_max_kg * np.sum(self.pi * self._payload, axis=-1)
-        dt = self._dt_s
+        """Run every hypothesis that is likely forward to now and mix them."""
+        likely = np.flatnonzero(self.pi.reshape(-1, len(self._delays)).any(axis=0))
+        rows = slice(likely[0], likely[-1] + 1)
+        pi, delays, rated_kg = self.pi[..., rows], self._delays[rows], self.settings.payload_max_kg
+        payload_kg = rated_kg * self._payload[..., rows]
+        state, theta = self._state[..., rows, :], self._theta[..., rows, :, :]
+        if delays[-1] > 0:
+            model = Model(theta, self._arm.body(payload_kg))
+        for ticks in range(1, delays[-1] + 1):  # hypothesis k takes k of them, oldest effort first
+            effort_nm = self._sent[..., np.maximum(delays - ticks, 0), :]
+            later = self._predict(model, state, effort_nm)
+            runs = (delays >= ticks)[:, np.newaxis]
+            state = later if ticks <= delays[0] else np.where(runs, later, state)
+        now = np.matmul(pi[..., np.newaxis, :], state)[..., 0, :]
+        theta_now, v_now, dt = mixed(pi, theta), now[1], self._dt_s
         expected = qd_desired + 0.5 * dt * qdd_desired + by.beta * (v_now - qd_desired)
-        phi = features(expected, zeta_now + 0.5 * dt * expected[..., np.newaxis])
-        return Estimate(q_now, v_now, self.unit_nm * np.sum(theta * phi, axis=-1), payload_kg)
+        phi = features(expected, now[2:4] + 0.5 * dt * expected)
+        d_nm = self.unit_nm * np.add.reduce(theta_now * phi, axis=-1)
+        return Estimate(now[0], v_now, d_nm, np.add.reduce(pi * payload_kg, axis=-1))
+
+
+def _as_parts(values: Array, like: Array) -> Array:
+    """Return one value for each part of an array, in its shape, (parts, ..., K, n)."""
+    column = values.reshape(-1, *(1,) * (like.ndim - 1))
+    return np.broadcast_to(column, like.shape).copy()
+
+
+def _parts_first(x: Array) -> Array:
+    """Return (..., parts) as (parts, ...)."""
+    return x.transpose(-1, *range(x.ndim - 1))
+
+
+def mixed(weights: Array, values: Array) -> Array:
+    """Return the mean of what hypotheses say: (..., K) and (..., K, any shape) to the rest."""
+    *lead, num = weights.shape
+    flat = np.matmul(weights[..., np.newaxis, :], values.reshape(*lead, num, -1))
+    mean: Array = flat.reshape(*lead, *values.shape[weights.ndim :])
+    return mean
 
 
 def ahead(arm: ArmModel, now: Estimate, effort_nm: Array, dt_s: float) -> Estimate:
@@ -374,13 +436,6 @@ def _where(condition: Flags, yes: Array, no: Array) -> Array:
 def _repeat(x: Array, num: int) -> Array:
     """Return (..., n) as (..., num, n)."""
     return np.repeat(x[..., np.newaxis, :], num, axis=-2)
-
-
-def _within(x: Array, low: Array | float, high: Array | float) -> Array:
-    """Return x between two ends; what is not finite becomes 0 first."""
-    if not np.isfinite(x).all():
-        x = np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
-    return np.minimum(np.maximum(x, low), high)
 
 
 def weights_of(logits: Array) -> Array:

@@ -24,17 +24,19 @@ from metactl_ros.control.estimators.bank import (
 from metactl_ros.control.estimators.estimator import effort_told, Estimate, UsableStates
 from metactl_ros.control.law import TrackingState
 from metactl_ros.dynamics.rigid_body import ArmModel
-from metactl_ros.signals import Array, Flags, GAP_PERIODS, seconds
+from metactl_ros.signals import Array, Flags, GAP_PERIODS, is_all, seconds
 
 NUM_CONSISTENCY, NUM_PER_DELAY, NUM_OTHERS, NUM_STATIC = 3, 3, 7, 4
 """Features of a token: how q and qd agree, and the torque innovation; per delay two innovations
 and the size of all; motion, error and effort; what the joint is and how long it has run."""
+UNITS = (1e-3, 5e-3, 1.0, 4e-3, 3e-4)
+"""Of how q and qd agree, rad / s, torque, in friction, and innovations of velocity and position.
+"""
 PER_JOINT, PER_ARM = 9, 1
 """Entries of a schedule besides one per delay: six corrections, drift, noise, beta; payload."""
 MOST_LOGIT = 8.0
 LOG_DRIFT, LOG_NOISE, LOG_PAYLOAD_DRIFT = (-5.0, 0.0), (-2.0, 3.0), (-8.0, -2.0)
 """Ranges of decimal logarithms."""
-SIZE_V_RADPS, SIZE_Q_RAD = 0.02, 3e-4
 FIT_RATIO, FIT_RADPS, FIT_SHARE, FIT_WEIGHT = 3.0, 0.02, 0.1, 0.5
 """No hypothesis fits if the longest delay is the likeliest and even the best is off by more than
 the ratio times what positions and velocities disagree by, and this besides; both as means that
@@ -113,6 +115,7 @@ class BankEstimation:
         size = schedule_size(self._num_delays, self._num_joints)
         self.num_scheduled = size if settings.is_scheduled else 0
         self._token_size = token_size(self._num_delays)
+        self._units = np.repeat(UNITS, (1, 1, 1, self._num_delays, self._num_delays))
         self.reset(np.zeros(self._num_joints))
 
     def reset(self, effort_nm: Array) -> None:
@@ -193,10 +196,11 @@ class BankEstimation:
     def _judge_fit(self, found: Innovation, at: TrackingState) -> None:
         """Compare what was predicted with what is measured, and that with itself."""
         y_q, y_v = self._y
-        mixed = np.sum(self._bank.pi[..., np.newaxis] * found.nu_v, axis=-2, keepdims=True)
-        self.missed_nm = self._bank.measured.apply(mixed / self._dt_s)[..., 0, :]
-        apart = np.abs((at.q - y_q) / self._dt_s - 0.5 * (at.qd + y_v)).max(axis=-1)
-        best = np.abs(found.nu_v).max(axis=-1).min(axis=-1)
+        surprise = np.matmul(self._bank.pi[..., np.newaxis, :], found.nu_v)
+        self.missed_nm = self._bank.measured.apply(surprise / self._dt_s)[..., 0, :]
+        apart = np.abs((at.q - y_q) / self._dt_s - 0.5 * (at.qd + y_v))
+        apart = np.maximum.reduce(apart, axis=-1)
+        best = np.minimum.reduce(np.maximum.reduce(np.abs(found.nu_v), axis=-1), axis=-1)
         self._disagreement = self._disagreement + FIT_SHARE * (apart - self._disagreement)
         self._surprise = self._surprise + FIT_SHARE * (best - self._surprise)
         is_small = self._surprise <= FIT_RATIO * (self._disagreement + FIT_RADPS)
@@ -231,7 +235,7 @@ class BankEstimation:
 
     def _take(self, schedule: Array) -> None:
         """Make a new schedule of an action; where that is not finite, of its middle."""
-        if not np.isfinite(schedule).all():
+        if not is_all(np.isfinite(schedule)):
             schedule = np.nan_to_num(schedule, nan=0.0, posinf=0.0, neginf=0.0)
         inside = np.minimum(np.maximum(schedule, -1.0), 1.0)
         by = schedule_of(inside, self._num_delays, self._num_joints)
@@ -252,16 +256,15 @@ class BankEstimation:
         if bank.age > 0:
             change = (at.q - y_q) / dt
             torque = self.missed_nm / bank.unit_nm
-            size = np.abs(found.nu_v) / SIZE_V_RADPS + np.abs(found.nu_q) / SIZE_Q_RAD
-            pooled = np.log1p(10.0 * np.mean(size, axis=-1)) - 2.0
             signed = token[..., :signed_size]
-            signed[..., 0] = (change - 0.5 * (at.qd + y_v)) / 1e-3
-            signed[..., 1] = (change - at.qd) / 5e-3
+            signed[..., 0] = change - 0.5 * (at.qd + y_v)
+            signed[..., 1] = change - at.qd
             signed[..., 2] = torque
-            signed[..., 3 : 3 + num] = np.swapaxes(found.nu_v, -1, -2) / 4e-3
-            signed[..., 3 + num : 3 + 2 * num] = np.swapaxes(found.nu_q, -1, -2) / 3e-4
-            signed[..., : 3 + 2 * num] = np.arcsinh(signed[..., : 3 + 2 * num])
-            signed[..., 3 + 2 * num :] = pooled[..., np.newaxis, :]
+            signed[..., 3 : 3 + num] = np.swapaxes(found.nu_v, -1, -2)
+            signed[..., 3 + num : 3 + 2 * num] = np.swapaxes(found.nu_q, -1, -2)
+            shown = signed[..., : 3 + 2 * num]
+            np.arcsinh(shown / self._units, out=shown)
+            signed[..., 3 + 2 * num :] = bank.misfit[..., np.newaxis, :] - 2.0
             np.abs(signed, out=token[..., signed_size : 2 * signed_size])
             v_now = at.qd if self._now is None else self._now.qd
             others = token[..., 2 * signed_size : -NUM_STATIC]

@@ -125,7 +125,7 @@ def test_a_hypothesis_that_runs_away_is_brought_back_to_what_is_measured():
     bank.begin(q, qd, np.array(0.0), np.zeros(2))
     for _ in range(50):  # the joints are jammed: full effort, and nothing moves
         belief = one_tick(bank, q, qd, largest)
-    bank._v[...] = np.nan
+    bank._state[1] = np.nan
     found = bank.innovate(q, qd)
     assert (np.abs(found.nu_q) <= PULL_Q_RAD + 1e-12).all()
     assert (np.abs(found.nu_v) <= PULL_V_RADPS + 1e-12).all()
@@ -158,7 +158,7 @@ def test_the_share_of_implicitness_fits_an_exponential():
 
 
 def test_the_regressors_are_odd_but_for_the_offset():
-    v, zeta = np.linspace(-1.0, 1.0, 7), np.linspace(-2.0, 2.0, 14).reshape(7, 2)
+    v, zeta = np.linspace(-1.0, 1.0, 7), np.linspace(-2.0, 2.0, 14).reshape(2, 7)
     np.testing.assert_array_equal(features(-v, -zeta)[..., :-1], -features(v, zeta)[..., :-1])
     np.testing.assert_array_equal(features(v, zeta)[..., -1], 1.0)
 
