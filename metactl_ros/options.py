@@ -220,14 +220,15 @@ class ControllerOptions:
     )
     arm_file: str = option(
         '',
-        'arm.yaml: joints, masses, limits',
-        default_help='the shipped one',
-        metavar='FILE',
+        'an arm: its file, or the NAME of a shipped one',
+        default_help='two_link',
+        name='arm',
+        metavar='NAME',
     )
     controller_file: str = option(
         '',
         'controller.yaml: law, gains, shield',
-        default_help='the shipped one',
+        default_help='that of the arm',
         metavar='FILE',
     )
     joint_prefix: str = option(
@@ -265,9 +266,10 @@ class PlantOptions:
     """What is asked of the simulated robot; its node has parameters of the same names."""
 
     plant: str = option(
-        'bullet',
-        'bullet or rk4: the simulated robot; none: a real one',
-        choices=('bullet', 'rk4', 'none'),
+        '',
+        'bullet, rk4 or pinocchio: the simulated robot; none: a real one',
+        default_help='bullet for the two-link arm, pinocchio for one from a URDF',
+        choices=('bullet', 'rk4', 'pinocchio', 'none'),
     )
     tau_z_s: float = option(
         2.0,

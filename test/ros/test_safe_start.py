@@ -102,7 +102,7 @@ def test_a_prefix_is_refused_for_the_simulated_robot_which_has_none():
         (['--no-autostart'], {'autostart': False}),
         (['--shadow'], {'shadow': True}),
         (['--joint-prefix', 'left_'], {'joint_prefix': 'left_'}),
-        (['--arm-file', 'a.yaml'], {'arm_file': 'a.yaml'}),
+        (['--arm', 'a.yaml'], {'arm_file': 'a.yaml'}),
         (['--controller-file', 'c.yaml'], {'controller_file': 'c.yaml'}),
     ],
 )
