@@ -16,6 +16,7 @@ drive the arm. What was measured of the ways to close it (rmw_fastrtps_cpp 8.4.3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 import json
 import os
 from pathlib import Path
@@ -93,12 +94,18 @@ class Setup(PlantOptions, ControllerOptions):
 
     def world(self) -> PlantSettings:
         """Return the world around the arm that is chosen."""
-        return load_plant(load_arm(self.arm_file))
+        return _world_of(self.arm_file)
 
     def episode(self) -> Episode:
         """Return the episode that plant and reference are set to."""
         task = self.world().task
         return draw_evaluation(task, self.seed, self.robot_payload_kg, 1, self.tau_z_s).of_arm(0)
+
+
+@cache
+def _world_of(arm_file: str) -> PlantSettings:
+    """Return the world around an arm, kept: to search a workspace takes a second or two."""
+    return load_plant(load_arm(arm_file))
 
 
 @dataclass(frozen=True, kw_only=True)

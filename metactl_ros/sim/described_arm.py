@@ -5,9 +5,12 @@
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+import numpy as np
+
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.dynamics.urdf_arm import CheckedArm
 from metactl_ros.errors import ConfigError
+from metactl_ros.signals import Array
 from metactl_ros.sim.arm_urdf import arm_urdf, TIP_LINK
 
 PAYLOAD_LINK = 'metactl_payload'
@@ -49,7 +52,7 @@ def described_arm(arm: CheckedArm, link_mass_factor: float = 1.0) -> DescribedAr
         if inertial is None:
             _add_mass(link)  # an engine would take a link without one for one kilogram
         else:
-            _multiply(inertial, link_mass_factor)
+            _state(inertial, link_mass_factor)
     _add_mass(ElementTree.SubElement(root, 'link', name=PAYLOAD_LINK))
     joint = ElementTree.SubElement(root, 'joint', name=PAYLOAD_LINK, type='fixed')
     ElementTree.SubElement(joint, 'parent', link=file.payload_frame)
@@ -67,9 +70,43 @@ def _add_mass(link: ElementTree.Element) -> None:
     ElementTree.SubElement(inertial, 'inertia', dict.fromkeys(MASSES, '0'))
 
 
-def _multiply(inertial: ElementTree.Element, factor: float) -> None:
-    for tag, names in (('mass', ('value',)), ('inertia', MASSES)):
-        element = inertial.find(tag)
-        assert element is not None, 'the arm was checked'
-        for name in names:
-            element.set(name, repr(factor * float(element.get(name, '0'))))
+def _state(inertial: ElementTree.Element, factor: float) -> None:
+    """State an inertia along its principal axes, and multiplied.
+
+    An engine would look for these axes itself; PyBullet stops at 1e-5 of the inertia.
+    """
+    mass, inertia, origin = (inertial.find(tag) for tag in ('mass', 'inertia', 'origin'))
+    assert mass is not None, 'the arm was checked'
+    assert inertia is not None, 'the arm was checked'
+    if origin is None:
+        origin = ElementTree.SubElement(inertial, 'origin')
+    xx, xy, xz, yy, yz, zz = (float(inertia.get(name, '0')) for name in MASSES)
+    moments, axes = np.linalg.eigh([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+    axes[:, 2] *= np.linalg.det(axes)
+    angles = np.array(origin.get('rpy', '0 0 0').split(), dtype=np.float64)
+    turned = _rotation(angles) @ axes
+    origin.set('rpy', ' '.join(map(repr, _angles(turned).tolist())))
+    for name in MASSES:
+        inertia.set(name, '0')
+    for name, moment in zip(('ixx', 'iyy', 'izz'), moments.tolist(), strict=True):
+        inertia.set(name, repr(factor * max(moment, 0.0)))
+    mass.set('value', repr(factor * float(mass.get('value', '0'))))
+
+
+def _rotation(angles_rad: Array) -> Array:
+    """Return the rotation of roll, pitch and yaw of a URDF: about fixed x, then y, then z."""
+    (a, b, c), (i, j, k) = np.cos(angles_rad), np.sin(angles_rad)
+    about_x = np.array([[1.0, 0.0, 0.0], [0.0, a, -i], [0.0, i, a]])
+    about_y = np.array([[b, 0.0, j], [0.0, 1.0, 0.0], [-j, 0.0, b]])
+    about_z = np.array([[c, -k, 0.0], [k, c, 0.0], [0.0, 0.0, 1.0]])
+    return np.asarray(about_z @ about_y @ about_x)
+
+
+def _angles(rotation: Array) -> Array:
+    """Return roll, pitch and yaw of a rotation; the roll is 0 where the pitch is 90 degrees."""
+    across = np.hypot(rotation[0, 0], rotation[1, 0])
+    pitch = np.arctan2(-rotation[2, 0], across)
+    if across < 1e-9:
+        return np.array([0.0, pitch, np.arctan2(-rotation[0, 1], rotation[1, 1])])
+    roll = np.arctan2(rotation[2, 1], rotation[2, 2])
+    return np.array([roll, pitch, np.arctan2(rotation[1, 0], rotation[0, 0])])
