@@ -11,7 +11,12 @@ from metactl_ros.processes import commands, default_parameters, parameters_of, S
 from metactl_ros.ros import parameters
 from metactl_ros.settings import policy_file, require_files, share_directory, shipped_policy
 
-FILES = ('params_file', 'arm_file', 'controller_file', 'classical_file')
+FLAGS = {
+    'params_file': '--params-file',
+    'arm_file': '--arm',
+    'controller_file': '--controller-file',
+    'classical_file': '--classical-file',
+}
 
 
 def test_a_node_started_by_hand_waits_and_then_holds():
@@ -43,13 +48,13 @@ def test_a_parameter_file_overrules_what_is_assumed_and_what_is_chosen_overrules
 
 
 @pytest.mark.parametrize('plant', ['none', 'rk4'])
-@pytest.mark.parametrize('name', FILES)
+@pytest.mark.parametrize('name', FLAGS)
 def test_a_file_that_does_not_exist_refuses_with_code_2_and_its_name(
     name, plant, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(processes.subprocess, 'Popen', None)  # nothing is started
     missing = str(tmp_path / 'misspelt.yaml')
-    assert main(['up', '--plant', plant, f'--{name.replace("_", "-")}', missing]) == 2
+    assert main(['up', '--plant', plant, FLAGS[name], missing]) == 2
     said = capsys.readouterr().err
     assert f'{name}: expected the path of a file, found {missing!r}' in said
 
