@@ -74,7 +74,7 @@ def test_a_policy_is_found_by_name_or_by_path(tmp_path):
     assert policy_file(tmp_path) == tmp_path
 
 
-@pytest.mark.parametrize('name', [*FILES[1:], 'policy'])
+@pytest.mark.parametrize('name', [*list(FLAGS)[1:], 'policy'])
 def test_a_node_refuses_the_name_of_a_file_that_does_not_exist(name):
     require_files({name: ''})
     require_files({name: str(shipped_policy() if name == 'policy' else shipped_file())})
