@@ -13,8 +13,8 @@ PACKAGING := setup.py setup.cfg pyproject.toml
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(VENV)/.sim-ros ## fixed against learned gains over real ROS 2, with a picture
-	$(VENV)/bin/metactl demo
+demo: $(VENV)/.$(if $(filter-out two_link,$(ARM)),ros-urdf,sim-ros) ## fixed against learned gains over real ROS 2, with a picture
+	$(VENV)/bin/metactl demo $(if $(ARM),--arm $(ARM))
 
 test: $(VENV)/.sim-ros-urdf-train-dev ## the whole suite
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
@@ -72,7 +72,7 @@ test hil coverage bench benchmark study nightly: export OMP_NUM_THREADS := 1
 test hil coverage bench benchmark study nightly: export OPENBLAS_NUM_THREADS := 1
 
 # $(VENV)/.sim-ros says that the extras sim and ros are installed.
-$(VENV)/.sim-ros $(VENV)/.sim-ros-urdf-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python
+$(VENV)/.sim-ros $(VENV)/.ros-urdf $(VENV)/.sim-ros-urdf-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --editable '.[$(subst -,$(comma),$*)]'
 	touch $@
 

@@ -32,7 +32,7 @@ def read_arm_file(path: Path) -> CheckedArm:
             f'{path.name}: urdf: {urdf} cannot be read ({why}); give its path from the folder of '
             'the arm file.'
         ) from None
-    return check_arm(arm, text, f'{path.name}, {urdf.name}')
+    return check_arm(arm, text, f'{path.name}, {urdf.name}')._replace(path=path)
 
 
 def load_urdf_arm(path: Path) -> 'UrdfArm':

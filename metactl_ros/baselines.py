@@ -18,21 +18,24 @@ back of it. Whoever estimates has a position gain K_p, too.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import get_args, Literal, NamedTuple, TypeAlias
+from typing import Any, get_args, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from metactl_ros.arm_defaults import friction_of
+from metactl_ros.config import for_joints
 from metactl_ros.control.estimators.bank import BankSettings
 from metactl_ros.control.estimators.bank_estimation import token_size
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.friction_observers import OracleSettings
 from metactl_ros.control.gain_map import ColumnRange, GainBox, GainMap
-from metactl_ros.control.lyapunov import kronecker_matrix
+from metactl_ros.control.lyapunov import CROSS_S, kronecker_matrix, SPEED_S2
 from metactl_ros.control.settings import ControllerSettings
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
+from metactl_ros.dynamics.urdf_arm import FromUrdf
 from metactl_ros.errors import ConfigError
 from metactl_ros.policy.bundle import Bundle, load_bundle
-from metactl_ros.settings import load_file, PlantSettings
+from metactl_ros.settings import load_file, load_plant, PlantSettings
 from metactl_ros.signals import Array, Policy
 
 BaselineName: TypeAlias = Literal[
@@ -50,14 +53,30 @@ ClassicalName: TypeAlias = Literal['ct'] | BaselineName
 CLASSICAL: tuple[ClassicalName, ...] = ('ct', *BASELINES)
 ORACLE: BaselineName = 'oracle'
 
+SLOTINE_LI_TORQUES = (
+    'coulomb_rate',
+    'viscous_rate',
+    'memory_rate',
+    'coulomb_most_nm',
+    'viscous_most_nmsprad',
+    'memory_most_nmprad',
+)
+LUGRE_TORQUES = (
+    'stiffness_nmprad',
+    'damping_nmsprad',
+    'coulomb_nm',
+    'static_nm',
+    'viscous_nmsprad',
+)
+"""Settings in N m, or with N m in them, which follow the friction of a joint."""
+LEAST_RATED_KG = 0.1
+"""What an estimator takes an arm to be rated for that is rated for nothing."""
 ESTIMATE = ColumnRange(column='estimate', ends=(0.0, 1.0))
 KP_PER_S2 = (0.0, 900.0)
 """Range of K_p where there is an estimate, 1 / s^2."""
-ALPHA_PER_S, CROSS_S, SPEED_S2 = 3.96, 0.008054, 0.004
-"""Of the shield where there is an estimate: P = [[1, cross], [cross, speed]] (x) I, as `python -m
-training.lyapunov_fit --rho` finds them for a given speed, whatever rho is. The less speed weighs,
-the faster V lets an arm return, and the less the shield has to move; the least certified error is
-at 0.0065."""
+ALPHA_PER_S = 3.96
+"""Of the shield where there is an estimate, which has the same P on every arm: found with it by
+`python -m training.lyapunov_fit --rho`, whatever rho is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,16 +151,93 @@ def load_spec(name: str, path: Path | None = None) -> ControllerSpec:
     return ControllerSpec(name, None if name == 'ct' else getattr(load_baselines(path), name))
 
 
+def spec_for(
+    name: str, arm: FromUrdf, controller: ControllerSettings, path: Path | None = None
+) -> ControllerSpec:
+    """Return the classical controller of a name for an arm from a URDF.
+
+    The file has gains of the two-link arm, which are scaled to the joints of this one.
+    """
+    spec = load_spec(name, path)
+    if spec.baseline is None:
+        return spec
+    has_estimate = spec.knows_plant or spec.baseline.estimator is not None
+    scaled = scaled_baseline(spec.baseline, arm, controller, has_estimate=has_estimate)
+    return replace(spec, baseline=scaled)
+
+
+def scaled_baseline(
+    baseline: Baseline, arm: FromUrdf, controller: ControllerSettings, *, has_estimate: bool
+) -> Baseline:
+    """Return what was tuned for the two-link arm, for every joint of another arm.
+
+    K_d, Lambda and K_p act on accelerations: every joint has the mean of the two, within the box.
+    A Coulomb weight stays the share of its range that it was; a bias is zero, for it was the
+    gravity of another arm's payload. What an estimator knows of friction in N m is scaled by the
+    static friction of the joint, what it knows of the payload by what the arm is rated for.
+    """
+    num_joints = len(arm.joint_names)
+    shipped = load_file(ControllerSettings, None, 'controller.yaml')
+    old_box = estimating_box(shipped) if has_estimate else shipped.gain_box
+    box = estimating_box(controller) if has_estimate else controller.gain_box
+    old_ends = old_box.ends(2).reshape(-1, 2, 2)
+    ends = box.ends(num_joints).reshape(-1, num_joints, 2)
+    theta: list[float] = []
+    for kind, old in enumerate(np.reshape(baseline.theta, (-1, 2))):
+        name, _ = box.named_ends()[kind]
+        least, most = ends[kind].T
+        value = np.full(num_joints, old.mean())
+        if name == 'feed_forward.coulomb':
+            value = old.mean() / old_ends[kind, 0, 1] * most
+        elif name == 'feed_forward.bias':
+            value = np.zeros(num_joints)
+        theta += np.clip(value, least, most).tolist()
+    estimator = baseline.estimator
+    if estimator is not None:
+        estimator = _scaled_estimator(estimator, arm)
+    return Baseline(theta=tuple(theta), estimator=estimator)
+
+
+def _scaled_estimator(estimator: EstimatorSettings, arm: FromUrdf) -> EstimatorSettings:
+    """Return an estimator whose friction is as much larger as that of a joint."""
+    shipped = load_file(PlantSettings, None, 'plant.yaml').friction
+    static = for_joints(friction_of(arm, shipped).static_nm, len(arm.joint_names))
+    share = static / for_joints(shipped.static_nm, 2).max()
+    rated_kg = max(arm.checked.file.rated_payload_kg, LEAST_RATED_KG)
+
+    def larger(settings: object, names: Sequence[str]) -> dict[str, Any]:
+        return {name: tuple((share * getattr(settings, name)).tolist()) for name in names}
+
+    if (adaptive := estimator.slotine_li) is not None:
+        changes = larger(adaptive, SLOTINE_LI_TORQUES)
+        scaled = replace(adaptive, payload_most_kg=rated_kg, **changes)
+        return EstimatorSettings(slotine_li=scaled)
+    if (observer := estimator.lugre_observer) is not None:
+        changes = larger(observer, LUGRE_TORQUES)
+        return EstimatorSettings(lugre_observer=replace(observer, **changes))
+    if (bank := estimator.bank) is not None:
+        return EstimatorSettings(bank=replace(bank, payload_max_kg=rated_kg))
+    return estimator
+
+
 def load_classical(
-    name: str, controller: ControllerSettings, baselines: Path | None, payload_kg: float
+    name: str,
+    controller: ControllerSettings,
+    baselines: Path | None,
+    payload_kg: float,
+    arm: ArmModel | None = None,
 ) -> Classical:
     """Return a classical controller for a robot, from a YAML file of baselines.
 
-    The oracle is given the payload; the rest it takes from the shipped `config/plant.yaml`.
+    The oracle is given the payload; the rest it takes from the world that the arm has by default.
+    None for the arm is the two-link arm.
     """
-    spec, truth = load_spec(name, baselines), None
+    if isinstance(arm, FromUrdf):
+        spec, plant = spec_for(name, arm, controller, baselines), load_plant(arm)
+    else:
+        spec, plant = load_spec(name, baselines), load_file(PlantSettings, None, 'plant.yaml')
+    truth = None
     if spec.knows_plant:
-        plant = load_file(PlantSettings, None, 'plant.yaml')
         truth = truth_of(plant, payload_kg, plant.task.tau_z_s)
     return make_classical(controller, spec.baseline, truth)
 
@@ -222,7 +318,7 @@ def gain_boxes(controller: ControllerSettings) -> tuple[GainBox, ...]:
 
 
 def load_learned(
-    path: Path, arm: Arm, controller: ControllerSettings, *, sha256: str = ''
+    path: Path, arm: ArmModel, controller: ControllerSettings, *, sha256: str = ''
 ) -> Bundle:
     """Return the policy of a bundle for a robot, whether or not it schedules a bank.
 

@@ -48,20 +48,22 @@ def up(options: Up) -> int:
 class Demo:
     """Run the baseline and the shipped policy on the same episode, in real time over ROS.
 
-    Both are compared in a table and a picture.
+    Both are compared in a table and a picture. For an arm from a URDF it is the momentum observer
+    instead of the policy.
     """
 
     out: Path = option(Path('runs/demo'), 'folder of picture, bags and summary')
     seed: int = option(Setup.seed, 'of the episode')
     payload_kg: float = option(PAYLOAD_KG, 'kg', name='payload', metavar='KG')
     duration_s: float = option(20.0, 'of each run, s', name='duration', metavar='S')
+    arm: str = shared('', ControllerOptions, 'arm_file')
 
 
 def demo(options: Demo) -> int:
     """Run the demonstration."""
     from metactl_ros.bench.demo import run_demo
 
-    run_demo(options.out, options.seed, options.payload_kg, options.duration_s)
+    run_demo(options.out, options.seed, options.payload_kg, options.duration_s, options.arm)
     return 0
 
 

@@ -226,14 +226,15 @@ class ControllerOptions:
     )
     arm_file: str = option(
         '',
-        'arm.yaml: joints, masses, limits',
-        default_help='the shipped one',
-        metavar='FILE',
+        'an arm: its file, or the NAME of a shipped one',
+        default_help='two_link',
+        name='arm',
+        metavar='NAME',
     )
     controller_file: str = option(
         '',
         'controller.yaml: law, gains, shield',
-        default_help='the shipped one',
+        default_help='that of the arm',
         metavar='FILE',
     )
     joint_prefix: str = option(
@@ -271,9 +272,10 @@ class PlantOptions:
     """What is asked of the simulated robot; its node has parameters of the same names."""
 
     plant: str = option(
-        'bullet',
-        'bullet or rk4: the simulated robot; none: a real one',
-        choices=('bullet', 'rk4', 'none'),
+        '',
+        'bullet, rk4 or pinocchio: the simulated robot; none: a real one',
+        default_help='bullet for the two-link arm, pinocchio for one from a URDF',
+        choices=('bullet', 'rk4', 'pinocchio', 'none'),
     )
     tau_z_s: float = option(
         2.0,
@@ -337,6 +339,7 @@ CONTROLLER_PARAMETERS = {
     'sinusoid.amplitude_rad': Parameter('rad, one per joint'),
     'sinusoid.omega_radps': Parameter('rad/s, one per joint'),
     'sinusoid.phase_rad': Parameter('rad, one per joint'),
+    'sinusoid.centre_rad': Parameter('what it swings about, rad, one per joint'),
     'state_timeout_s': Parameter('a joint state older than this is stale: BLIND', (0.005, 10.0)),
     'inference_budget_s': Parameter('a slower policy is late: FALLBACK', (1e-4, 1.0)),
     'state_lead_s': Parameter('how long before a tick its joint state should come', (0.0, 0.005)),
@@ -347,8 +350,10 @@ CONTROLLER_PARAMETERS = {
 PLANT_PARAMETERS = {
     **specs_of(ControllerOptions, 'arm_file'),
     **specs_of(PlantOptions, 'tau_z_s', 'seed', 'lockstep', 'faults'),
-    'plant_file': Parameter('plant.yaml: friction, task, sensing; empty: the shipped one'),
-    'plant': Parameter(f'simulator, one of {", ".join(get_args(PlantName))}'),
+    'plant_file': Parameter('plant.yaml: friction, task, sensing; empty: that of the arm'),
+    'plant': Parameter(
+        f'simulator, one of {", ".join(get_args(PlantName))}; empty: what fits the arm'
+    ),
     'num_rollouts': Parameter('episodes drawn from the seed', (1, 10_000)),
     'rollout': Parameter('which of them is run, from 0', (0, 9_999)),
     'payload_kg': Parameter('point mass at the tip, kg', (0.0, 10.0), is_fixed=False),
@@ -390,9 +395,9 @@ def require_sound_parameters(values: Mapping[str, Any], num_joints: int) -> None
             f'nothing, found {values["policy_sha256"]!r}.'
         )
     for name, value in values.items():
-        if name.startswith('sinusoid.') and (
-            len(value) != num_joints or not np.isfinite(value).all()
-        ):
+        # Whoever follows trajectories of an arm with more joints need not know of sinusoids.
+        is_asked_for = name.startswith('sinusoid.') and values['reference'] == 'sinusoid'
+        if is_asked_for and (len(value) != num_joints or not np.isfinite(value).all()):
             raise ConfigError(
                 f'{name}: expected {num_joints} finite numbers, one per joint, '
                 f'found {list(value)}.'

@@ -22,6 +22,7 @@ meanwhile would inherit the blocking.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 import json
 import os
 from pathlib import Path
@@ -31,6 +32,8 @@ import sys
 import time
 from types import FrameType
 from typing import TypeAlias
+
+import numpy as np
 
 from metactl_ros.baselines import ORACLE
 from metactl_ros.errors import ConfigError
@@ -44,7 +47,9 @@ from metactl_ros.options import (
 )
 from metactl_ros.settings import (
     faults_file,
-    load_settings,
+    load_arm,
+    load_plant,
+    PlantSettings,
     require_files,
     share_directory,
 )
@@ -98,10 +103,20 @@ class Setup(PlantOptions, ControllerOptions):
         """What a simulated robot carries."""
         return PAYLOAD_KG if self.payload_kg is None else self.payload_kg
 
+    def world(self) -> PlantSettings:
+        """Return the world around the arm that is chosen."""
+        return _world_of(self.arm_file)
+
     def episode(self) -> Episode:
         """Return the episode that plant and reference are set to."""
-        task = load_settings().plant.task
+        task = self.world().task
         return draw_evaluation(task, self.seed, self.robot_payload_kg, 1, self.tau_z_s).of_arm(0)
+
+
+@cache
+def _world_of(arm_file: str) -> PlantSettings:
+    """Return the world around an arm, kept: to search a workspace takes a second or two."""
+    return load_plant(load_arm(arm_file))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +197,7 @@ def _episode_parameters(setup: Setup) -> dict[str, object]:
     episode = setup.episode()
     assert isinstance(episode.reference, Sinusoid)
     knows_truth = setup.controller == ORACLE
-    known_s = load_settings().plant.task.tau_z_s
+    known_s = setup.world().task.tau_z_s
     if knows_truth and setup.tau_z_s != known_s:
         raise ConfigError(
             f'controller: the oracle knows the tau_z of config/plant.yaml, {known_s:g} s, found a '
@@ -195,6 +210,9 @@ def _episode_parameters(setup: Setup) -> dict[str, object]:
         'sinusoid.amplitude_rad': episode.reference.amplitude_rad.tolist(),
         'sinusoid.omega_radps': episode.reference.omega_radps.tolist(),
         'sinusoid.phase_rad': episode.reference.phase_rad.tolist(),
+        'sinusoid.centre_rad': np.broadcast_to(
+            episode.reference.centre_rad, episode.reference.phase_rad.shape
+        ).tolist(),
     }
     if setup.lockstep:
         # The plant waits, and a busy machine may be slow: that must not change what is computed.

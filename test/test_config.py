@@ -27,7 +27,14 @@ from metactl_ros.config import (
 )
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.errors import ConfigError, MetactlError
-from metactl_ros.settings import load_arm, load_settings, PlantSettings, Settings, share_directory
+from metactl_ros.settings import (
+    build_settings,
+    load_arm,
+    load_settings,
+    PlantSettings,
+    provenance,
+    share_directory,
+)
 
 
 @pytest.fixture
@@ -229,7 +236,7 @@ def test_settings_cannot_be_changed_after_loading(settings):
 
 
 def test_a_setting_written_back_builds_the_same_value(settings):
-    again = build(type(settings), dataclasses.asdict(settings), 'again')
+    again = build_settings(dataclasses.asdict(settings), 'again')
     assert again == settings
 
 
@@ -302,11 +309,11 @@ def test_what_is_written_leaves_out_keys_that_came_later_and_were_not_given():
 
 
 def test_the_shipped_settings_are_written_as_before_there_were_later_keys():
-    written = stated(load_settings())
+    written = provenance(load_settings())['settings']
     assert 'kp_per_s2' not in written['controller']['gain_box']
     assert 'rho_nm' not in written['controller']['lyapunov']
     assert 'position_lower_rad' not in written['arm']['limits']
-    assert build(Settings, written, 'settings') == load_settings()
+    assert build_settings(written, 'settings') == load_settings()
 
 
 numbers = st.floats(-1e6, 1e6)

@@ -28,19 +28,19 @@ from metactl_ros.options import (
 
 FLAGS = {
     'up': {
-        *('--controller', '--policy', '--policy-sha256', '--classical-file', '--arm-file'),
+        *('--controller', '--policy', '--policy-sha256', '--classical-file', '--arm'),
         *('--controller-file', '--joint-prefix', '--reference', '--autostart', '--no-autostart'),
         *('--shadow', '--plant', '--no-loopback', '--tau-z', '--payload', '--seed', '--duration'),
         *('--namespace', '--params-file', '--record', '--faults', '--use-sim-time'),
         '--log-level',
     },
-    'demo': {'--out', '--seed', '--payload', '--duration'},
+    'demo': {'--out', '--seed', '--payload', '--duration', '--arm'},
     'bench': {
         *('--out', '--duration', '--silences', '--kills', '--headlines', '--only', '--policy'),
     },
     'record': {'--out', '--topics', '--namespace', '--duration'},
     'replay': {
-        *('--bundle', '--controller', '--classical-file', '--out', '--arm-file'),
+        *('--bundle', '--controller', '--classical-file', '--out', '--arm'),
         *('--controller-file', '--node'),
     },
     'hil': {'--all', '--random', '--minutes', '--seed', '--out'},
@@ -81,7 +81,7 @@ def test_without_words_every_option_has_its_default():
 
 
 def test_every_type_is_read_from_the_command_line():
-    words = '--sorts a b --sugar 0.5 --spoons 2 --no-hot --green --no-milk --note x --arm-file f'
+    words = '--sorts a b --sugar 0.5 --spoons 2 --no-hot --green --no-milk --note x --arm f'
     assert parse(*words.split()) == Tea(
         cup=Path('cup'),
         sorts=('a', 'b'),

@@ -32,6 +32,7 @@ EPISODE = {
     'sinusoid.amplitude_rad',
     'sinusoid.omega_radps',
     'sinusoid.phase_rad',
+    'sinusoid.centre_rad',
 }
 
 

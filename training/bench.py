@@ -100,8 +100,8 @@ def bench_plants(settings: Settings) -> dict[str, float]:
     """
     friction, rate_hz = settings.plant.friction, settings.controller.law.rate_hz
     episodes = draw_evaluation(settings.plant.task, 42, 0.75, BATCH, 2.0)
-    bullet = BulletArm(settings.arm, friction, rate_hz, settings.plant.substep_hz)
-    rk4 = Rk4Arm(settings.arm, friction, rate_hz)
+    bullet = BulletArm(settings.two_link, friction, rate_hz, settings.plant.substep_hz)
+    rk4 = Rk4Arm(settings.two_link, friction, rate_hz)
     effort_nm = np.array([60.0, 15.0])
     bullet_rates, rk4_rates = [], []
     for _ in range(NUM_TURNS):
@@ -124,7 +124,7 @@ def bench_control_step(settings: Settings) -> dict[str, float]:
     Random proposals, so that the shield works; a window of 50 rows; garbage collection frozen, as
     the node does. p99 of each turn, then the median over the turns.
     """
-    plant = Rk4Arm(settings.arm, settings.plant.friction, settings.controller.law.rate_hz)
+    plant = Rk4Arm(settings.two_link, settings.plant.friction, settings.controller.law.rate_hz)
     loop = ControlLoop(settings.arm, without_warmup(settings.controller))
     episode = draw_evaluation(settings.plant.task, 42, 0.75, 1, 2.0).of_arm(0)
     rng = np.random.default_rng(0)

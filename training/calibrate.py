@@ -101,7 +101,7 @@ def run_true(
             given = np.clip(given, -np.array(limit), limit)
         truth, qdd = arm.true_state, arm.acceleration(given)
         assert step.estimate is not None
-        model = settings.arm.body(step.estimate.payload_kg)
+        model = settings.two_link.body(step.estimate.payload_kg)
         lack = _lack(arm, model, step.effort_nm, given)
         e, e_dot = reference.q_rad - truth.q_rad, reference.qd_radps - truth.qd_radps
         slope = controller.law.slope_per_s

@@ -34,7 +34,7 @@ import torch
 from torch import nn
 import yaml
 
-from metactl_ros.config import build, stated
+from metactl_ros.config import stated
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.window import feature_names, Tokens
 from metactl_ros.errors import BundleError
@@ -48,7 +48,7 @@ from metactl_ros.policy.contract import (
     token_scales,
 )
 from metactl_ros.policy.network import GOLDEN_TOLERANCE, INPUT, OnnxPolicy, OUTPUT, PolicyShape
-from metactl_ros.settings import load_settings, Settings
+from metactl_ros.settings import build_settings, load_settings, Settings
 from metactl_ros.signals import Array
 from metactl_ros.sim.rk4_arm import Rk4Arm
 from metactl_ros.sim.rollout import run_episode, without_warmup
@@ -275,7 +275,7 @@ def read_trained(folder: Path) -> TrainedRun:
         }
     except (KeyError, TypeError) as error:
         raise RunError(f'{folder}/config.json: lacks {error}; train it again.') from None
-    settings = build(Settings, content['settings'], f'{folder}/config.json')
+    settings = build_settings(content['settings'], f'{folder}/config.json')
     network, tokens = ExportedActor(actor), config.hyper.tokens
     return TrainedRun(settings, network, tokens, config.tau_z, record | _exported_with())
 
@@ -343,7 +343,7 @@ def record_windows(trained: TrainedRun) -> Array:
     """Return what the policy sees in closed loop on the RK4 plant, shape (N, W, F), float32."""
     settings, seen = trained.settings, list[Array]()
     loop = ControlLoop(settings.arm, without_warmup(settings.controller))
-    plant = Rk4Arm(settings.arm, settings.plant.friction, settings.controller.law.rate_hz)
+    plant = Rk4Arm(settings.two_link, settings.plant.friction, settings.controller.law.rate_hz)
 
     def policy(window: Array) -> Array:
         seen.append(window.astype(np.float32))
@@ -366,7 +366,7 @@ def export_bundle(
     is_adaptive = (run / BEST).is_file()
     trained = read_adaptive(run) if is_adaptive else read_trained(run)
     results = read_results(result, read_run(run)) if result else []
-    arm, controller = trained.settings.arm, trained.settings.controller
+    arm, controller = trained.settings.two_link, trained.settings.controller
     features = feature_names(arm.joint_names, controller.context.num_extra)
     contract = Contract(
         schema_version=SCHEMA_VERSION,

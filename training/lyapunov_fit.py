@@ -31,7 +31,6 @@ from rich.table import Table
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 import torch
 
-from metactl_ros.baselines import SPEED_S2
 from metactl_ros.control.law import tracking_error, TrackingState
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.lyapunov import (
@@ -41,6 +40,7 @@ from metactl_ros.control.lyapunov import (
     kronecker_matrix,
     LyapunovFunction,
     margin_level,
+    SPEED_S2,
 )
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.dynamics.friction import friction_torque
@@ -91,12 +91,12 @@ def sample_motion(
     """
     friction, law, task = settings.plant.friction, settings.controller.law, settings.plant.task
     rng = np.random.default_rng(seed)
-    plant = Rk4Arm(settings.arm, friction, law.rate_hz)
+    plant = Rk4Arm(settings.two_link, friction, law.rate_hz)
     loop = ControlLoop(settings.arm, without_warmup(settings.controller), enforcement)
     rows: list[tuple[Array, Array, NDArray[np.bool_]]] = []
     for payload in task.payload_levels_kg:
         episodes = draw_evaluation(task, seed, payload, 10, tau_z_s)
-        body = settings.arm.body(payload)
+        body = settings.two_link.body(payload)
         state = plant.reset(episodes.start)
         loop.reset(state)
         for _ in range(settings.episode_steps):

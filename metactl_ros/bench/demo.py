@@ -23,9 +23,11 @@ from metactl_ros.errors import MetactlError
 from metactl_ros.files import write_json
 from metactl_ros.metrics import delta_percent, percentiles, tracking_rmse
 from metactl_ros.processes import loopback_environment, running, Setup
-from metactl_ros.settings import load_settings, provenance, Settings
+from metactl_ros.settings import is_from_urdf, load_settings, provenance, Settings
 
 LABELS = {'ct': 'fixed gains', 'policy': 'learned gains, shielded'}
+OF_URDF = {'ct': 'fixed gains', 'momentum_observer': 'momentum observer'}
+"""For an arm from a URDF: the shipped policies are for the two-link arm."""
 SPARE_S = 0.2
 """Run longer than what is evaluated, so that no tick of it is missing, s."""
 
@@ -34,17 +36,23 @@ class DemoError(MetactlError, RuntimeError):
     """A process of the demo did not do its part."""
 
 
-def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float) -> None:
+def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float, arm: str = '') -> None:
     """Run both controllers over ROS; write bags, a picture and a summary, and print a table."""
-    settings, console = load_settings(), Console()
+    settings, console = load_settings(arm), Console()
+    labels = OF_URDF if is_from_urdf(arm) else LABELS
     os.environ.update(loopback_environment(None))
     logs = {}
-    for controller, label in LABELS.items():
+    for controller, label in labels.items():
         bag = folder / f'bag_{controller}'
         shutil.rmtree(bag, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         setup = Setup(
-            controller=controller, seed=seed, payload_kg=payload_kg, record=bag, log_level='warn'
+            controller=controller,
+            arm_file=arm,
+            seed=seed,
+            payload_kg=payload_kg,
+            record=bag,
+            log_level='warn',
         )
         follow(setup, label, duration_s + SPARE_S)
         num_ticks = round(duration_s * settings.controller.law.rate_hz)
@@ -56,7 +64,7 @@ def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float) -> N
     title += f'{settings.plant.task.tau_z_s:g} s'
     tracks = {label: track_of(log) for label, log in logs.items()}
     draw_tracking(title, tracks).savefig(folder / 'demo.png', dpi=110)
-    console.print(table_of(summary, duration_s))
+    console.print(table_of(summary, duration_s, *labels.values()))
     for caveat in summary['caveats']:
         console.print(caveat, style='yellow', highlight=False)
     console.print(f'picture, bags and summary.json are in {folder}', highlight=False)
@@ -80,10 +88,9 @@ def follow(setup: Setup, label: str, duration_s: float) -> None:
 def summarise(settings: Settings, logs: dict[str, TickLog]) -> dict[str, Any]:
     """Return what summary.json says: errors of both, timing and shield of the policy's run."""
     baseline, policy = (
-        float(tracking_rmse(logs[label].q_desired_rad, logs[label].q_rad))
-        for label in LABELS.values()
+        float(tracking_rmse(logs[label].q_desired_rad, logs[label].q_rad)) for label in logs
     )
-    log = logs[LABELS['policy']]
+    *_, log = logs.values()  # of the second controller
     late_ms = log.shield['late_ms']
     modes = Counter(Mode(int(mode)).name for mode in log.shield['mode'])
     return {
@@ -113,7 +120,7 @@ def caveats(logs: dict[str, TickLog]) -> list[str]:
     return found
 
 
-def table_of(summary: dict[str, Any], duration_s: float) -> Table:
+def table_of(summary: dict[str, Any], duration_s: float, baseline: str, other: str) -> Table:
     """Return the summary as a table."""
     table = Table(title=f'{duration_s:g} s over ROS 2, two processes, real time')
     table.add_column('')
@@ -121,8 +128,8 @@ def table_of(summary: dict[str, Any], duration_s: float) -> Table:
     late = summary['lateness_ms']
     modes = ', '.join(f'{name} {count}' for name, count in summary['modes'].items())
     for name, value in (
-        ('tracking RMSE, fixed gains', f'{summary["rmse_baseline"]:.4f} rad'),
-        ('tracking RMSE, learned gains', f'{summary["rmse_policy"]:.4f} rad'),
+        (f'tracking RMSE, {baseline}', f'{summary["rmse_baseline"]:.4f} rad'),
+        (f'tracking RMSE, {other}', f'{summary["rmse_policy"]:.4f} rad'),
         ('change', f'{summary["delta_percent"]:+.1f} %'),
         ('rate', f'{summary["rate_hz"]:.2f} Hz'),
         ('late ticks', f'{summary["late_ticks"]}'),

@@ -42,7 +42,7 @@ from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 if TYPE_CHECKING:
     from metactl_ros.bag.tick_log import TickLog
     from metactl_ros.control.settings import ControllerSettings
-    from metactl_ros.dynamics.two_link import Arm
+    from metactl_ros.dynamics.rigid_body import ArmModel
 
 # Of the size of the terms of a sum: rounding is a hundred thousand times smaller.
 RELATIVE = 1e-10
@@ -83,7 +83,7 @@ class _Run(NamedTuple):
 
 
 def check_certificates(
-    log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings'
+    log: 'TickLog', arm: 'ArmModel', controller: 'ControllerSettings'
 ) -> list[Violation]:
     """Return everything that is wrong with the certificates of a run, in order of ticks."""
     broken = _num_not_finite(log)
@@ -149,7 +149,7 @@ def _run_of(log: 'TickLog', controller: 'ControllerSettings') -> _Run:
 
 
 def _checks(
-    log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings'
+    log: 'TickLog', arm: 'ArmModel', controller: 'ControllerSettings'
 ) -> Iterator[tuple[str, Array, Array | float]]:
     """Yield (what, how far off, how far allowed), one row per tick."""
     law, run, shield = MatrixLaw(arm, controller), _run_of(log, controller), log.shield
@@ -216,7 +216,7 @@ def _gain_ranges(controller: 'ControllerSettings', num_joints: int) -> tuple[Arr
 
 
 def _motion(
-    log: 'TickLog', arm: 'Arm', law: MatrixLaw, run: _Run
+    log: 'TickLog', arm: 'ArmModel', law: MatrixLaw, run: _Run
 ) -> tuple[Motion, NDArray[np.bool_]]:
     """Return what the law was asked for, and whether the reference was one to follow.
 
@@ -248,13 +248,13 @@ def _motion(
     return motion, np.asarray(knows)
 
 
-def _is_reachable(q_rad: Array, arm: 'Arm') -> NDArray[np.bool_]:
+def _is_reachable(q_rad: Array, arm: 'ArmModel') -> NDArray[np.bool_]:
     """Return whether all joints are within their range, shape (T,)."""
     is_within = (arm.limits.lower_rad <= q_rad) & (q_rad <= arm.limits.upper_rad)
     return np.asarray(is_within.all(axis=1))
 
 
-def _least_mode(log: 'TickLog', arm: 'Arm', knows_goal: NDArray[np.bool_]) -> Array:
+def _least_mode(log: 'TickLog', arm: 'ArmModel', knows_goal: NDArray[np.bool_]) -> Array:
     """Return the mildest mode that the inputs of each tick allow, shape (T,)."""
     shield = log.shield
     is_slow = (np.abs(log.qd_radps) <= arm.limits.velocity_radps).all(axis=1)
@@ -272,7 +272,7 @@ def _least_mode(log: 'TickLog', arm: 'Arm', knows_goal: NDArray[np.bool_]) -> Ar
 
 def _effort_checks(
     log: 'TickLog',
-    arm: 'Arm',
+    arm: 'ArmModel',
     controller: 'ControllerSettings',
     law: MatrixLaw,
     run: _Run,

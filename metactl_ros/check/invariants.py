@@ -37,11 +37,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metactl_ros.check.certificates import SLACK_NM, Violation
-from metactl_ros.check.matrix_law import Chain
+from metactl_ros.check.matrix_law import chain_of
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from metactl_ros.dynamics.two_link import Arm
+    from metactl_ros.dynamics.rigid_body import ArmModel
 
 
 class Commands(NamedTuple):
@@ -69,7 +69,7 @@ class States(NamedTuple):
 class Guarantee(NamedTuple):
     """What the controller guarantees of its commands, and what the listener allows for."""
 
-    arm: 'Arm'
+    arm: 'ArmModel'
     period_s: float
     state_timeout_s: float
     """After this long without a state the arm is blind, s."""
@@ -157,7 +157,7 @@ def _from_a_start(effort_nm: Array, states: States, guarantee: Guarantee) -> Arr
     if len(states.received_ns) == 0:
         return np.full_like(effort_nm, np.inf)
     largest = np.array(guarantee.arm.limits.effort_nm)
-    gravity = Chain(guarantee.arm).gravity_nm(states.q_rad)
+    gravity = chain_of(guarantee.arm).gravity_nm(states.q_rad)
     measured = np.where(np.isfinite(states.effort_nm), states.effort_nm, gravity)
     starts = np.clip(np.vstack([measured, gravity]), -largest, largest)
     away = np.abs(starts - effort_nm)
@@ -216,4 +216,4 @@ def _last_gravity(now_ns: int, states: States, guarantee: Guarantee) -> Array:
         return np.zeros((1, len(guarantee.arm.joint_names)))
     span_ns = round((guarantee.state_timeout_s + guarantee.slack_s) * NANOSECONDS_PER_SECOND)
     begin = int(np.searchsorted(states.received_ns, states.received_ns[end - 1] - span_ns))
-    return Chain(guarantee.arm).gravity_nm(states.q_rad[begin:end])
+    return chain_of(guarantee.arm).gravity_nm(states.q_rad[begin:end])

@@ -17,15 +17,18 @@ correct programs differ by rounding of that size.
 
 from dataclasses import dataclass
 from itertools import product as combinations_of
-from typing import NamedTuple, TYPE_CHECKING
+from typing import cast, NamedTuple, TYPE_CHECKING
 
 import numpy as np
 
+from metactl_ros.check.chain_dynamics import ChainDynamics
+from metactl_ros.dynamics.urdf_arm import FromUrdf
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array
 
 if TYPE_CHECKING:
     from metactl_ros.control.settings import ControllerSettings
+    from metactl_ros.dynamics.rigid_body import ArmModel
     from metactl_ros.dynamics.two_link import Arm
 
 
@@ -130,11 +133,27 @@ class Chain:
         return np.asarray(angles[:, :, np.newaxis] - angles[:, np.newaxis, :])
 
 
+def chain_of(arm: 'ArmModel') -> 'Chain | ChainDynamics':
+    """Return the rigid-body terms of an arm, written a second time."""
+    if isinstance(arm, FromUrdf):
+        return ChainDynamics(arm.checked.file, arm.checked.urdf)
+    return Chain(cast('Arm', arm))
+
+
+def _all_over(arm: 'ArmModel') -> Array:
+    """Return the postures over which v_0 is the largest that any needs, shape (S, n)."""
+    if isinstance(arm, FromUrdf):
+        return arm.postures
+    bends = np.linspace(0.0, np.pi, 181)[:, np.newaxis]  # M depends on the last joint alone
+    return np.hstack([np.zeros((181, len(arm.joint_names) - 1)), bends])
+
+
 class MatrixLaw:
     """The computed-torque law and its Lyapunov condition, for all ticks at once."""
 
-    def __init__(self, arm: 'Arm', controller: 'ControllerSettings') -> None:
-        self.chain = Chain(arm)
+    def __init__(self, arm: 'ArmModel', controller: 'ControllerSettings') -> None:
+        self.chain = chain_of(arm)
+        self._postures = _all_over(arm)
         self._columns = [entry.column for entry in controller.gain_box.feed_forward]
         self._has_kp = controller.gain_box.kp_per_s2 is not None
         self._law, self._lyapunov = controller.law, controller.lyapunov
@@ -162,9 +181,8 @@ class MatrixLaw:
         s_dot = (fixed - damping) @ e_dot - kd @ np.hstack([np.zeros((n, n)), one])
         drift = np.vstack([e_dot, s_dot]) + 0.5 * self._lyapunov.alpha_per_s * np.eye(2 * n)
         half = -self._p @ drift  # V_dot + alpha V = -xi^T half xi under the nominal gains
-        bends = np.hstack([np.zeros((181, n - 1)), np.linspace(0.0, np.pi, 181)[:, np.newaxis]])
         loads = np.linspace(0.0, self._payload_max_kg, 5)
-        masses = np.concatenate([self.chain.mass_matrix(bends, load) for load in loads])
+        masses = np.concatenate([self.chain.mass_matrix(self._postures, load) for load in loads])
         moved = np.einsum('tjk,ck->tcj', np.linalg.inv(masses), self._corners)
         pulls = (moved @ self._p[n:]).reshape(-1, 2 * n)
         # The worst error state of each corner, and by how much V_dot + alpha V is above 0 there.

@@ -45,7 +45,7 @@ from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 if TYPE_CHECKING:
     from metactl_ros.bag.tick_log import TickLog
     from metactl_ros.control.settings import ControllerSettings
-    from metactl_ros.dynamics.two_link import Arm
+    from metactl_ros.dynamics.rigid_body import ArmModel
 
 NOTICE_S = 2.0
 """How long a controller may take to notice that its control hangs, on a machine that stalls."""
@@ -105,7 +105,7 @@ class _Topic(NamedTuple):
     """Which of the expected commands each message answers; -1 for none, shape (N,)."""
 
 
-def check_sent(log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings') -> SentCheck:
+def check_sent(log: 'TickLog', arm: 'ArmModel', controller: 'ControllerSettings') -> SentCheck:
     """Return what is wrong with the commands of a log, and how many of them were compared."""
     topics = {STAMPED: log.stamped, FORWARD: log.forward}
     if log.is_shadow:
@@ -147,7 +147,7 @@ def check_sent(log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings') -> 
 
 
 def replaced_ticks(
-    log: 'TickLog', arm: 'Arm', controller: 'ControllerSettings'
+    log: 'TickLog', arm: 'ArmModel', controller: 'ControllerSettings'
 ) -> NDArray[np.bool_]:
     """Return where the last check before sending put another effort in place, shape (T,)."""
     decided_is_allowed, sent_is_allowed = _are_allowed(log, _limits(arm, controller))
@@ -173,7 +173,7 @@ def _are_allowed(log: 'TickLog', limits: _Limits) -> tuple[NDArray[np.bool_], ND
     return np.asarray(decided.all(axis=1)), np.asarray(sent.all(axis=1))
 
 
-def _limits(arm: 'Arm', controller: 'ControllerSettings') -> _Limits:
+def _limits(arm: 'ArmModel', controller: 'ControllerSettings') -> _Limits:
     effort, rate = np.array(arm.limits.effort_nm), np.array(arm.limits.effort_rate_nmps)
     period_s = period_ns_of(controller.law.rate_hz) / NANOSECONDS_PER_SECOND
     fade_s = NOTICE_S + controller.modes.blind_ramp_s + float((effort / rate).max())

@@ -30,7 +30,7 @@ the admissible set is never empty. docs/theorem.md has the theorem and its proof
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,11 @@ from metactl_ros.control.law import Features, LawSettings, TrackingError
 from metactl_ros.dynamics.rigid_body import Posture
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array, dot
+
+CROSS_S, SPEED_S2 = 0.008054, 0.004
+"""Of P = [[1, cross], [cross, speed]] for each joint, as `python -m training.lyapunov_fit --rho`
+finds the cross term for a given weight of speed. The less speed weighs, the faster V lets an arm
+return, and the less the shield has to move; the least certified error is at 0.0065."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,6 +231,18 @@ def kronecker_matrix(cross_s: float, speed_s2: float, num_joints: int) -> Array:
     """Return P of V = sum over joints of e^2 / 2 + cross e s + speed s^2 / 2, with tr P = 2 n."""
     P = np.kron([[1.0, cross_s], [cross_s, speed_s2]], np.eye(num_joints))
     return np.asarray(P * (len(P) / np.trace(P)))
+
+
+def for_each_joint(rows: Any, num_joints: int) -> Any:
+    """Return the P of all joints if rows are one 2 x 2 block, [[ee, es], [es, ss]], of each joint.
+
+    Everything else is returned as it is, for whoever checks P.
+    """
+    if num_joints == 1 or not isinstance(rows, (list, tuple)) or len(rows) != 2:
+        return rows
+    if any(not isinstance(row, (list, tuple)) or len(row) != 2 for row in rows):
+        return rows
+    return np.kron(np.array(rows, dtype=np.float64), np.eye(num_joints)).tolist()
 
 
 def margin_level(

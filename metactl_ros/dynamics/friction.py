@@ -122,6 +122,18 @@ def friction_torque(friction: Friction, qd_radps: Array, memory_nm: Array) -> Ar
     return np.asarray(smooth + joint_array(friction.viscous_nmsprad) * qd_radps + memory_nm)
 
 
+def friction_slope(friction: Friction, qd_radps: Array) -> Array:
+    """Return dF/dqd, N m s / rad, shape (..., n); below 0 where the static surplus fades."""
+    coulomb, static = joint_array(friction.coulomb_nm), joint_array(friction.static_nm)
+    smoothing = joint_array(friction.smoothing_velocity_radps)
+    ratio = qd_radps / joint_array(friction.stribeck_velocity_radps)
+    surplus = (static - coulomb) * np.exp(-ratio * ratio)
+    direction = np.tanh(qd_radps / smoothing)
+    rising = (coulomb + surplus) * (1.0 - direction * direction) / smoothing
+    fading = 2.0 * surplus * ratio * direction / joint_array(friction.stribeck_velocity_radps)
+    return np.asarray(rising - fading + joint_array(friction.viscous_nmsprad))
+
+
 def memory_rate(
     friction: Friction, qd_radps: Array, memory_nm: Array, tau_z_s: Array | float
 ) -> Array:

@@ -9,7 +9,7 @@ it returns. Arrays are batch first, see `signals.py`.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -137,3 +137,15 @@ class ArmModel(Protocol):
 
     def sample_inertias(self, payload_max_kg: float = 0.0) -> Array:
         """Return M all over the workspace, with payloads from none to the heaviest, (S, n, n)."""
+
+    def largest_mobility(self) -> Array:
+        """Return the largest (M^-1)_ii over all postures, 1 / (kg m^2), shape (n,)."""
+
+    def heaviest(self) -> tuple[Array, Array]:
+        """Return the largest |M_ij|, (n, n), and |g_i|, (n,), over all postures, no payload."""
+
+    def renamed(self, joint_names: tuple[str, ...]) -> Self:
+        """Return the same arm with other names of its joints."""
+
+    def statement(self) -> object:
+        """Return what the arm was made from, as plain values for a file of results."""

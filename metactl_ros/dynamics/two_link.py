@@ -14,12 +14,12 @@ r"""Rigid-body model of a planar two-link arm in a vertical plane, in closed for
 Links are uniform rods. The payload is in the five constants; the controller's model carries none.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from metactl_ros.config import require_length, require_positive
+from metactl_ros.config import require_length, require_positive, stated
 from metactl_ros.dynamics.rigid_body import JointLimits
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array
@@ -97,6 +97,26 @@ class Arm:
         q = np.stack([np.zeros_like(q2), q2], axis=-1)
         payloads_kg = np.linspace(0.0, payload_max_kg, PAYLOAD_SAMPLES if payload_max_kg else 1)
         return np.concatenate([self.body(kg).inertia_matrix(q) for kg in payloads_kg.tolist()])
+
+    def largest_mobility(self) -> Array:
+        """Return the largest (M^-1)_ii over all postures, shape (2,): those of the stretched arm.
+
+        It is 1 / (kg m^2), and without payload, which adds a positive matrix to M.
+        """
+        return np.asarray(np.diag(np.linalg.inv(self.body().inertia_matrix(np.zeros(2)))))
+
+    def heaviest(self) -> tuple[Array, Array]:
+        """Return M and |g| of the stretched, horizontal arm, where every entry is largest."""
+        body, horizontal = self.body(), np.zeros(2)
+        return body.inertia_matrix(horizontal), np.abs(body.gravity(horizontal))
+
+    def renamed(self, joint_names: tuple[str, ...]) -> 'Arm':
+        """Return the same arm with other names of its joints."""
+        return replace(self, joint_names=joint_names)
+
+    def statement(self) -> object:
+        """Return the settings as plain values."""
+        return stated(self)
 
 
 @dataclass(frozen=True, slots=True)

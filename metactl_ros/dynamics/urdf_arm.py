@@ -14,14 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 import difflib
 import math
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
 from xml.etree import ElementTree
 
 import numpy as np
 
 from metactl_ros.config import require_length, require_not_negative, shown
-from metactl_ros.dynamics.rigid_body import JointLimits
+from metactl_ros.dynamics.rigid_body import ArmModel, JointLimits
 from metactl_ros.errors import ConfigError
+from metactl_ros.signals import Array
 
 KINDS = ('revolute', 'continuous', 'prismatic', 'fixed')
 """Of joints; those that move in more than one direction are refused."""
@@ -76,6 +78,8 @@ class ArmFile:
     gravity_mps2: tuple[float, ...]
     """Gravity in the frame of the base, m / s^2: how the arm is mounted."""
     limits: StatedLimits
+    rated_payload_kg: float
+    """The heaviest payload, which gains must hold although the model has none."""
     rotor_inertia_kgm2: tuple[float, ...] = ()
     """What a joint feels of its rotor, rotor inertia times gear ratio squared, kg m^2; one entry
     per joint. It must be stated: only so can the error say why."""
@@ -100,6 +104,7 @@ class ArmFile:
             )
         require_length('ArmFile', len(self.joints), rotor_inertia_kgm2=self.rotor_inertia_kgm2)
         require_not_negative('ArmFile', rotor_inertia_kgm2=self.rotor_inertia_kgm2)
+        require_not_negative('ArmFile', rated_payload_kg=self.rated_payload_kg)
         _require_vector('gravity_mps2', self.gravity_mps2, 'm/s^2', 100.0)
         _require_vector('payload_offset_m', self.payload_offset_m, 'm', 10.0)
 
@@ -113,6 +118,33 @@ class CheckedArm(NamedTuple):
     """The URDF without geometry; every joint that moves is one of range, none follows another."""
     where: str
     """The file, for further errors."""
+    path: Path = Path()
+    """Of the arm file, if it is from one."""
+
+
+@runtime_checkable
+class FromUrdf(ArmModel, Protocol):
+    """An arm that a URDF describes, whoever computes it."""
+
+    @property
+    def checked(self) -> CheckedArm:
+        """Its file and URDF."""
+
+    @property
+    def postures(self) -> Array:
+        """All over the joint ranges, and where the arm feels lightest, rad, shape (S, n)."""
+
+    def simulated(self, link_mass_factor: float = 1.0) -> 'Accelerated':
+        """Return its rigid body for a simulation, the links heavier by a factor."""
+
+
+class Accelerated(Protocol):
+    """A rigid body that is driven by torques."""
+
+    def accelerate(
+        self, q_rad: Array, qd_radps: Array, torque_nm: Array, added_kgm2: Array, payload_kg: float
+    ) -> Array:
+        """Return (M(q) + diag(added))^-1 (tau - C qd - g) of one arm, rad / s^2, shape (n,)."""
 
 
 def check_arm(arm: ArmFile, urdf: str, where: str) -> CheckedArm:

@@ -12,19 +12,32 @@ A body has the scratch space of its arm: one thread at a time may use an arm.
 """
 
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from metactl_ros.dynamics.bounds import effective_inertias, least_inertia, workspace_postures
+from metactl_ros.config import stated
+from metactl_ros.dynamics.bounds import (
+    effective_inertias,
+    least_inertia,
+    workspace_postures,
+    Worst,
+)
 from metactl_ros.dynamics.urdf_arm import CheckedArm
 from metactl_ros.errors import ConfigError, MissingDependency
 from metactl_ros.signals import Array
 
 try:
     import pinocchio
-    from pinocchio import computeCoriolisMatrix, computeGeneralizedGravity, crba, nonLinearEffects
+    from pinocchio import (
+        aba,
+        computeCoriolisMatrix,
+        computeGeneralizedGravity,
+        crba,
+        nonLinearEffects,
+    )
 except ImportError as error:  # also if it is the plug-in of nose that has that name on PyPI
     raise MissingDependency(
         "an arm from a URDF needs Pinocchio; run: pip install 'metactl_ros[urdf]', or install "
@@ -47,10 +60,14 @@ class UrdfArm:
     """An arm with the joints and limits of its arm file, and the rigid body of its URDF."""
 
     def __init__(self, arm: CheckedArm) -> None:
+        self.checked = arm
+        """What it was made from."""
         self.joint_names = arm.file.joints
         """Names in `joint_states`, in the order of every joint axis."""
         self.limits = arm.limits
         """What the hardware bears."""
+        self.rated_payload_kg = arm.file.rated_payload_kg
+        """The heaviest payload."""
         self._links, self._one_kg = models_of(arm)
         self._lightest = least_inertia(self)
         if self._lightest.value < LEAST_INERTIA_KGM2:
@@ -83,7 +100,7 @@ class UrdfArm:
 
         The postures in which a joint feels least, and the lightest of all, are among them.
         """
-        postures = self._postures
+        postures = self.postures
         bare = self.body().inertia_matrix(postures)
         if not payload_max_kg:
             return bare
@@ -91,10 +108,43 @@ class UrdfArm:
         payloads_kg = np.linspace(0.0, payload_max_kg, PAYLOAD_SAMPLES)
         return np.concatenate([bare + kg * per_kg for kg in payloads_kg])
 
+    def largest_mobility(self) -> Array:
+        """Return the largest (M^-1)_ii found over all postures, 1 / (kg m^2), shape (n,)."""
+        return np.array([1.0 / at.value for at in self._effective])
+
+    def heaviest(self) -> tuple[Array, Array]:
+        """Return the largest |M_ij|, (n, n), and |g_i|, (n,), found over all postures."""
+        body, q = self.body(), self.postures
+        mass, gravity = body.inertia_matrix(q), body.at(q, np.zeros_like(q)).gravity
+        return np.asarray(np.abs(mass).max(axis=0)), np.asarray(np.abs(gravity).max(axis=0))
+
+    def renamed(self, joint_names: tuple[str, ...]) -> 'UrdfArm':
+        """Return the same arm with other names of its joints."""
+        arm = copy(self)
+        arm.joint_names = joint_names
+        return arm
+
+    def statement(self) -> object:
+        """Return arm file and limits as plain values, and the URDF in one text."""
+        arm = self.checked
+        return {'file': stated(arm.file), 'limits': stated(arm.limits), 'urdf': arm.urdf}
+
+    def simulated(self, link_mass_factor: float = 1.0) -> 'SimulatedBody':
+        """Return the arm for a simulation, its links heavier by a factor than its model has them.
+
+        It has models of its own: simulation and controller may use them in different threads.
+        """
+        return SimulatedBody(self.checked, link_mass_factor)
+
     @cached_property
-    def _postures(self) -> Array:
-        extremes = [self._lightest, *effective_inertias(self)]
+    def postures(self) -> Array:
+        """All over the joint ranges, and where the arm feels lightest, rad, shape (S, n)."""
+        extremes = [self._lightest, *self._effective]
         return np.vstack([workspace_postures(self.limits), *(at.q_rad for at in extremes)])
+
+    @cached_property
+    def _effective(self) -> list[Worst]:
+        return effective_inertias(self)
 
 
 class UrdfBody:
@@ -216,6 +266,43 @@ class UrdfPosture:
     @cached_property
     def _coriolis(self) -> Array:
         return self._body.evaluate(_coriolis, self._q, self._qd)
+
+
+class SimulatedBody:
+    """One arm for a simulation: its acceleration by the articulated-body algorithm.
+
+    It is another algorithm than that of the controller's model, and four times as fast.
+    """
+
+    def __init__(self, arm: CheckedArm, link_mass_factor: float) -> None:
+        links, one_kg = models_of(arm)
+        self._model, self._data = links
+        joints = range(self._model.njoints)
+        scaled = [_times(link_mass_factor, self._model.inertias[joint]) for joint in joints]
+        self._of_links, self._kilogram = scaled, list(one_kg.model.inertias)
+        self._rotors = np.array(arm.file.rotor_inertia_kgm2)
+        self._payload_kg: float | None = None
+
+    def accelerate(
+        self, q_rad: Array, qd_radps: Array, torque_nm: Array, added_kgm2: Array, payload_kg: float
+    ) -> Array:
+        """Return (M(q) + diag(added))^-1 (tau - C qd - g) of one arm, rad / s^2, shape (n,)."""
+        if payload_kg != self._payload_kg:
+            self._load(payload_kg)
+        self._model.armature = self._rotors + added_kgm2
+        value: Array = aba(self._model, self._data, q_rad, qd_radps, torque_nm)
+        return value.copy()
+
+    def _load(self, payload_kg: float) -> None:
+        for joint, (link, kilogram) in enumerate(zip(self._of_links, self._kilogram, strict=True)):
+            carried = _times(payload_kg, kilogram)
+            self._model.inertias[joint] = link + carried if carried.mass > 0.0 else link
+        self._payload_kg = payload_kg
+
+
+def _times(factor: float, inertia: Any) -> Any:
+    """Return an inertia with all of its mass multiplied."""
+    return pinocchio.Inertia(factor * inertia.mass, inertia.lever, factor * inertia.inertia)
 
 
 def _inertia(model: Any, data: Any, q_rad: Array, _qd_radps: Array) -> Array:

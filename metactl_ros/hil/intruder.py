@@ -33,7 +33,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from metactl_ros.bag.topics import FORWARD, STAMPED
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.errors import ConfigError
 from metactl_ros.hil.scenario import INTRUSIONS
 from metactl_ros.ros.messages import forward_command, joint_state, RELIABLE, SENSOR
@@ -58,7 +58,7 @@ Intrusion = Generator[None, None, None]
 class Intruder:
     """The intrusions of one node that are on, by kind."""
 
-    def __init__(self, node: Node, arm: Arm) -> None:
+    def __init__(self, node: Node, arm: ArmModel) -> None:
         self._node, self._arm = node, arm
         self._running: dict[str, Intrusion] = {}
         self._seen_rad: Array | None = None

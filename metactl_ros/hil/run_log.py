@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from metactl_ros.bag.reader import BagError, read_messages
 from metactl_ros.bag.topics import FORWARD, SHIELD_NAMES, STAMPED
 from metactl_ros.check.invariants import Commands, States
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.hil.scenario import HARMLESS, Scenario, ScriptedFault
 from metactl_ros.options import defaults_of
 from metactl_ros.runtime.joint_states import (
@@ -453,7 +453,7 @@ class _Gate(StateGate):
 
 
 def _admitted(
-    messages: Sequence[DecodedMessage], restarts_ns: Sequence[int], arm: Arm, period_ns: int
+    messages: Sequence[DecodedMessage], restarts_ns: Sequence[int], arm: ArmModel, period_ns: int
 ) -> list[_State]:
     """Return the states of a recording that the gates of the controllers admit."""
     timeout_s = defaults_of('controller_node.yaml')['state_timeout_s']

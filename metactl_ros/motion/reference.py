@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 from numpy.polynomial.polynomial import polyder, polyval
 
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array, Reference
 
@@ -40,21 +40,19 @@ class MotionBounds:
     """Largest size."""
 
 
-def motion_limits(arm: Arm) -> MotionBounds:
+def motion_limits(arm: ArmModel) -> MotionBounds:
     """Return what a reference for an arm must keep to.
 
     Positions and velocities are the arm's limits. Accelerations are such that every joint may have
     its largest at once, in every posture: what then accelerates and holds the arm without payload
     is within its effort limits. With a_i = k (effort_i - g_i) / M_ii the largest k for which
-    sum_j |M_ij| a_j <= effort_i - g_i is taken at the stretched, horizontal arm, where each entry
-    of M and of g is largest. Of the effort gravity is granted at most half, so that an arm that
+    sum_j |M_ij| a_j <= effort_i - g_i is taken, each entry of M and of g as large as it is in any
+    posture. Of the effort gravity is granted at most half, so that an arm that
     can hardly hold itself has limits, too.
     """
-    body, horizontal = arm.body(), np.zeros(len(arm.joint_names))
     effort = np.array(arm.limits.effort_nm)
-    held = np.abs(body.gravity(horizontal))
+    mass, held = arm.heaviest()
     free = effort - np.minimum(held, effort / 2.0)
-    mass = body.inertia_matrix(horizontal)
     alone = free / np.diag(mass)
     return MotionBounds(
         arm.limits.lower_rad,

@@ -40,6 +40,7 @@ from typing import TypeVar
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.lyapunov import LyapunovFunction
 from metactl_ros.control.settings import ControllerSettings
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import BundleError
 from metactl_ros.files import open_regular, sync
@@ -93,7 +94,7 @@ class Bundle(Content):
 
 def load_bundle(
     path: Path,
-    settings_arm: Arm,
+    settings_arm: ArmModel,
     controller: ControllerSettings,
     *,
     bank_box: GainBox | None = None,
@@ -119,6 +120,11 @@ def load_bundle(
     estimator = contract.estimator
     if estimator is not None and estimator.bank is not None and bank_box is not None:
         controller = _with_bank(path, contract, controller, bank_box)
+    if not isinstance(settings_arm, Arm):
+        raise BundleError(
+            f'{path}: was made for the two-link arm, found an arm from a URDF; take a classical '
+            'controller, for example momentum_observer.'
+        )
     check_made_for(path, contract, settings_arm, controller)
     inertias = settings_arm.sample_inertias(controller.payload_max_kg)
     with refusing(path / 'contract.json'):

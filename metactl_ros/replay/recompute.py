@@ -23,7 +23,7 @@ from metactl_ros.bag.tick_log import TickLog
 from metactl_ros.check.sent_commands import replaced_ticks
 from metactl_ros.control.modes import Cause, Health, Mode
 from metactl_ros.control.settings import ControllerSettings
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.metrics import percentiles, tracking_rmse
 from metactl_ros.runtime.controller import Controller, Tick, TickInputs, with_full_window
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, Policy, Reference
@@ -94,7 +94,7 @@ class _Pair(NamedTuple):
 
 def reproduce(
     log: TickLog,
-    arm: Arm,
+    arm: ArmModel,
     controller: ControllerSettings,
     policy: Policy | None,
     *,

@@ -42,7 +42,7 @@ from metactl_ros.check.certificates import (
 from metactl_ros.check.sent_commands import check_sent, SentCheck
 from metactl_ros.config import shown
 from metactl_ros.control.settings import ControllerSettings
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.errors import legible
 from metactl_ros.files import write_json
 from metactl_ros.policy.bundle import sha256_of
@@ -56,7 +56,7 @@ from metactl_ros.replay.recompute import (
     summarise,
     tick_counts,
 )
-from metactl_ros.settings import load_arm, load_file, shipped_policies, shipped_policy
+from metactl_ros.settings import load_arm, load_controller, shipped_policies, shipped_policy
 from metactl_ros.signals import Policy
 
 SHA = 'bundle sha256'
@@ -140,7 +140,7 @@ def replay_bag(request: ReplayRequest) -> ReplayResult:
             f'{", ".join(arm.joint_names)} with any prefix; give the arm with --arm-file.'
         )
     chosen = _choose(request, log, arm)
-    arm = replace(arm, joint_names=log.joint_names)
+    arm = arm.renamed(log.joint_names)
     _require_gains(request.bag, log, gain_names(chosen.recorded, log.joint_names))
     again = reproduce(log, arm, chosen.controller, chosen.policy, is_open_loop=chosen.is_open_loop)
     elapsed_s = time.perf_counter() - begin_s
@@ -315,9 +315,9 @@ def run_replay(request: ReplayRequest, folder: Path | None) -> int:
     return result.exit_code
 
 
-def _choose(request: ReplayRequest, log: TickLog, arm: Arm) -> _Chosen:
+def _choose(request: ReplayRequest, log: TickLog, arm: ArmModel) -> _Chosen:
     """Return the controller that is asked for, or else the recorded one."""
-    robot = load_file(ControllerSettings, request.controller_file, 'controller.yaml')
+    robot = load_controller(arm, request.controller_file)
     recorded_name = log.facts.get('controller')
     recorded = _recorded_controller(request, log, robot)
     own = robot if recorded is None else recorded.applied_to(robot)
@@ -337,7 +337,7 @@ def _choose(request: ReplayRequest, log: TickLog, arm: Arm) -> _Chosen:
     if recorded is not None and name == recorded_name and request.classical_file is None:
         return _Chosen(name, ConstantPolicy(np.array(recorded.action)), own, own)
     payload_kg = float(log.shield['payload_estimate_kg'][0])
-    controller, policy = load_classical(name, robot, request.classical_file, payload_kg)
+    controller, policy = load_classical(name, robot, request.classical_file, payload_kg, arm)
     if recorded_name is None:
         return _Chosen(name, policy, controller, controller)
     settings = policy and RecordedController.of(controller, policy.action).to_json()
@@ -348,7 +348,7 @@ def _choose(request: ReplayRequest, log: TickLog, arm: Arm) -> _Chosen:
 def _choose_policy(
     request: ReplayRequest,
     log: TickLog,
-    arm: Arm,
+    arm: ArmModel,
     robot: ControllerSettings,
     own: ControllerSettings,
 ) -> _Chosen:

@@ -22,7 +22,6 @@ signal, with exit code 1. This is not a safety-rated function.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 import json
 from pathlib import Path
 import sys
@@ -38,7 +37,7 @@ from std_msgs.msg import Bool, Float64MultiArray, String
 from metactl_ros.bag.topics import FORWARD, RecordedController, SETTINGS, STAMPED
 from metactl_ros.baselines import load_classical, load_learned
 from metactl_ros.control.settings import ControllerSettings
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.motion.reference import motion_limits
 from metactl_ros.options import require_sound_parameters
 from metactl_ros.ros.front_node import FrontProcess
@@ -62,7 +61,7 @@ from metactl_ros.runtime.operator_requests import Answer, RequestHandler
 from metactl_ros.runtime.process_link import Fields, LinkServer
 from metactl_ros.runtime.reference_source import source_of
 from metactl_ros.runtime.state_intake import StateIntake
-from metactl_ros.settings import load_arm, load_file, policy_file, shipped_policy
+from metactl_ros.settings import load_arm, load_controller, policy_file, shipped_policy
 from metactl_ros.signals import period_ns_of, Policy, to_nanoseconds
 
 COMMANDS = ((JointState, STAMPED), (Float64MultiArray, FORWARD))
@@ -163,14 +162,12 @@ class LoopNode(Node):
         """Load arm, controller and policy, and create all topics."""
         self._give_back()  # of a configuration that failed half-way
         self.last_error = ''
-        arm = load_arm(_path(values['arm_file']))
+        arm = load_arm(values['arm_file'])
         require_sound_parameters(values, len(arm.joint_names))
-        controller = load_file(
-            ControllerSettings, _path(values['controller_file']), 'controller.yaml'
-        )
+        controller = load_controller(arm, _path(values['controller_file']))
         policy, controller = self._choose(values, arm, controller)
         self._joints = tuple(values['joint_prefix'] + name for name in arm.joint_names)
-        self._arm = replace(arm, joint_names=self._joints)
+        self._arm = arm.renamed(self._joints)
         self._period_ns = period_ns_of(controller.law.rate_hz)
         self._uses_sim_time = uses_sim_time
         self._values, self._settings = values, controller
@@ -190,7 +187,7 @@ class LoopNode(Node):
         self.get_logger().info(f'configured: {self._facts}')
 
     def _choose(
-        self, values: dict[str, Any], arm: Arm, robot: ControllerSettings
+        self, values: dict[str, Any], arm: ArmModel, robot: ControllerSettings
     ) -> tuple[Policy | None, ControllerSettings]:
         """Return the policy and its settings, and remember what is published of them."""
         name, file = values['controller'], _path(values['classical_file'])
@@ -204,7 +201,8 @@ class LoopNode(Node):
                 recorded = RecordedController.of(bundle.controller, None)
                 self._recorded[SETTINGS] = recorded.to_json()
             return bundle.policy, bundle.controller
-        controller, policy = load_classical(name, robot, file, float(values['payload_kg']))
+        payload_kg = float(values['payload_kg'])
+        controller, policy = load_classical(name, robot, file, payload_kg, arm)
         if policy is not None:
             self._facts |= {} if file is None else {'classical file': file.name}
             recorded = RecordedController.of(controller, policy.action)

@@ -42,7 +42,7 @@ from metactl_ros.ros.simulated_robot import FreeRunningRobot, LockstepRobot, Rea
 from metactl_ros.ros.spin import declare_parameters, ONCE_PER_SECOND, run_node, STEADY
 from metactl_ros.runtime.deadlines import become_realtime, Deadlines, sleep_until
 from metactl_ros.runtime.joint_states import set_stamp
-from metactl_ros.settings import faults_file, load_faults, load_settings, PlantName
+from metactl_ros.settings import faults_file, load_faults, load_settings, PlantName, usual_plant
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 from metactl_ros.sim.fault_line import FaultLine, StateMessage
 from metactl_ros.sim.faults import Fault, FaultSchedule, KINDS, perturbation_of
@@ -61,10 +61,11 @@ class PlantNode(Node):
         super().__init__('plant')
         self.exit_code = 0
         declare_parameters(self, PLANT_PARAMETERS | FAULT_PARAMETERS, 'plant_node.yaml')
-        plant, files = self._value('plant'), map(self._value, ('arm_file', 'plant_file'))
-        if plant not in get_args(PlantName):
+        plant, arm, world = map(self._value, ('plant', 'arm_file', 'plant_file'))
+        if plant not in ('', *get_args(PlantName)):
             raise ConfigError(f'plant: expected one of {get_args(PlantName)}, found {plant!r}.')
-        self._settings = load_settings(*(Path(name) if name else None for name in files))
+        self._settings = load_settings(arm, Path(world) if world else None)
+        plant = plant or usual_plant(self._settings.arm)
         self._num_joints = len(self._settings.arm.joint_names)
         self._is_lockstep = bool(self._value('lockstep'))
         self._schedule = FaultSchedule(self._timeline(), self._value('faults_start_s'))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.runtime.joint_states import MessageError, read_effort
 from metactl_ros.settings import make_plant, PlantName, Settings
 from metactl_ros.signals import ArmState, Array, period_ns_of, ROUNDING_NM, seconds
@@ -251,26 +251,25 @@ def _standing(reading: Reading) -> Reading:
     return reading._replace(measured=measured, truth=truth, is_braking=True)
 
 
-def brake_damping(arm: Arm, period_s: float) -> Array:
+def brake_damping(arm: ArmModel, period_s: float) -> Array:
     """Return the damping D of the brake, N m s/rad, shape (n,): 73.5 and 8.6 for the shipped arm.
 
     D_i = 1 / (n dt max_q (M^-1)_ii). The trace of dt M^-1 D is then at most 1 in every posture and
     with every payload, hence its eigenvalues are: a velocity sampled once per period and opposed
     by D for the whole of it dies out without changing sign.
     """
-    # M^-1 has its largest diagonal in the stretched arm without payload.
-    num_joints = len(arm.joint_names)
-    inverse = np.linalg.inv(arm.body().inertia_matrix(np.zeros(num_joints)))
-    return np.asarray(1.0 / (num_joints * period_s * np.diag(inverse)))
+    return np.asarray(1.0 / (len(arm.joint_names) * period_s * arm.largest_mobility()))
 
 
-def brake_effort(arm: Arm, damping_nmsprad: Array, payload_kg: float, truth: ArmState) -> Array:
+def brake_effort(
+    arm: ArmModel, damping_nmsprad: Array, payload_kg: float, truth: ArmState
+) -> Array:
     """Return g(q) - D qd, each joint clamped to its effort limit, in N m, shape (n,).
 
     D is diagonal, not a share of M(q): what a limit leaves of it still opposes every joint.
     """
     limits = np.array(arm.limits.effort_nm)
-    gravity = arm.body(payload_kg).gravity(truth.q_rad)
+    gravity = arm.body(payload_kg).at(truth.q_rad, truth.qd_radps).gravity
     return np.clip(gravity - damping_nmsprad * truth.qd_radps, -limits, limits)
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from metactl_ros.control.loop import ControlLoop, ControlStep
 from metactl_ros.control.modes import Cause, Health, Mode
 from metactl_ros.control.settings import ControllerSettings
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.motion.reference import Hold
 from metactl_ros.runtime.deadlines import TICKS_KEPT
 from metactl_ros.runtime.joint_states import MessageError
@@ -131,7 +131,7 @@ class Controller:
 
     def __init__(
         self,
-        arm: Arm,
+        arm: ArmModel,
         settings: ControllerSettings,
         policy: Policy | None,
         inference_budget_ns: float = math.inf,
@@ -280,7 +280,7 @@ class LiveController(Controller):
 
     def __init__(
         self,
-        arm: Arm,
+        arm: ArmModel,
         settings: ControllerSettings,
         policy: Policy | None,
         reference: ReferenceSource,

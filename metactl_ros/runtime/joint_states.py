@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metactl_ros.control.inputs import ABSURD
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.errors import MetactlError
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds
 
@@ -193,7 +193,7 @@ class StateGate:
     Simulated time knows no steady clock: there `state_timeout_ns` is None.
     """
 
-    def __init__(self, arm: Arm, period_ns: int, state_timeout_ns: int | None) -> None:
+    def __init__(self, arm: ArmModel, period_ns: int, state_timeout_ns: int | None) -> None:
         self._clock: StampClock | None = None
         if state_timeout_ns is not None:  # a state may be so old, and hence so late
             self._clock = StampClock(min(state_timeout_ns, STALL_NS))

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metactl_ros.control.modes import Cause, Mode
-from metactl_ros.dynamics.rigid_body import JointLimits
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel, JointLimits
 from metactl_ros.runtime.controller import LiveController, Tick
 from metactl_ros.signals import NANOSECONDS_PER_SECOND, seconds
 
@@ -236,7 +235,7 @@ class RequestHandler:
     """Passes requests on to a controller, and waits for the ticks that take them."""
 
     def __init__(
-        self, controller: LiveController, arm: Arm, is_driving: Callable[[], bool]
+        self, controller: LiveController, arm: ArmModel, is_driving: Callable[[], bool]
     ) -> None:
         self._controller, self._requests, self._arm = controller, controller.requests, arm
         self._is_driving = is_driving

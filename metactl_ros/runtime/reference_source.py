@@ -368,7 +368,7 @@ def source_of(
     """
     if values['reference'] == 'trajectory':
         return TrajectorySource(joint_names, limits)
-    shape = ('amplitude_rad', 'omega_radps', 'phase_rad')
+    shape = ('amplitude_rad', 'omega_radps', 'phase_rad', 'centre_rad')
     sinusoid = Sinusoid(*(np.array(list(values[f'sinusoid.{name}'])) for name in shape))
     require_joinable('sinusoid', sinusoid, limits, joint_names)
     return MotionSource(sinusoid, limits)

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metactl_ros.control.modes import Cause
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.runtime.control_thread import Exchange
 from metactl_ros.runtime.deadlines import Timing
 from metactl_ros.runtime.joint_states import (
@@ -324,7 +324,7 @@ class StateIntake:
 
     def __init__(
         self,
-        arm: Arm,
+        arm: ArmModel,
         timing: Timing,
         sources: SourceWatch,
         inbox: Inbox,

@@ -16,8 +16,8 @@ from metactl_ros.dynamics.friction import Friction, friction_of_joints
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import MissingDependency, PlantError
 from metactl_ros.signals import ArmState, Array, period_ns_of
-from metactl_ros.sim.arm_urdf import arm_urdf
-from metactl_ros.sim.plant import check_conditions, PlantStart
+from metactl_ros.sim.described_arm import described_two_link, DescribedArm
+from metactl_ros.sim.plant import check_conditions, PlantStart, substeps_per_period
 
 try:
     import pybullet
@@ -33,20 +33,26 @@ NO_INERTIA = [0.0, 0.0, 0.0]
 class BulletArm:
     """One arm in a physics client of its own; arrays have shape (n,)."""
 
-    def __init__(self, arm: Arm, friction: Friction, rate_hz: float, substep_hz: float) -> None:
+    def __init__(
+        self, arm: Arm | DescribedArm, friction: Friction, rate_hz: float, substep_hz: float
+    ) -> None:
+        described = described_two_link(arm) if isinstance(arm, Arm) else arm
         self._num_substeps = substeps_per_period(rate_hz, substep_hz)
         self._dt_s = 1.0 / substep_hz
-        self._joints = list(range(len(arm.joint_names)))
-        self._tip = len(self._joints)  # links are numbered as the joints that carry them
+        self._client = pybullet.connect(pybullet.DIRECT)
+        self._here = {'physicsClientId': self._client}
+        self._body = load_body(self._client, described)
+        # Links are numbered as the joints that carry them, and fixed joints count.
+        numbers = {name: number for number, name, _ in _joints_of(self._client, self._body)}
+        links = {link: number for number, _, link in _joints_of(self._client, self._body)}
+        self._joints = [numbers[name] for name in described.joint_names]
+        self._tip = links[described.payload_link]
         self.set_friction(friction)
         self._period_ns = period_ns_of(rate_hz)
         self._stamp_ns = 0
         self._memory_nm = [0.0] * len(self._joints)
         self._tau_z_s, self._payload_kg = 1.0, 0.0
-        self._client = pybullet.connect(pybullet.DIRECT)
-        self._here = {'physicsClientId': self._client}
-        self._body = load_body(self._client, arm, payload_kg=0.0)
-        pybullet.setGravity(0.0, 0.0, -arm.gravity_mps2, **self._here)
+        pybullet.setGravity(*described.gravity_mps2, **self._here)
         pybullet.setTimeStep(self._dt_s, **self._here)
 
     def reset(self, start: PlantStart) -> ArmState:
@@ -59,8 +65,9 @@ class BulletArm:
         self._stamp_ns = 0
         self._memory_nm = [float(z) for z in start.memory_nm]
         self.set_conditions(start.payload_kg, start.tau_z_s)
-        for joint in self._joints:
-            motion = float(start.q_rad[joint]), float(start.qd_radps[joint])
+        for joint, *motion in zip(
+            self._joints, start.q_rad.tolist(), start.qd_radps.tolist(), strict=True
+        ):
             pybullet.resetJointState(self._body, joint, *motion, **self._here)
         return self._state(self._joint_states())
 
@@ -131,33 +138,25 @@ class BulletArm:
         return ArmState(self._stamp_ns, q, qd)
 
 
-def substeps_per_period(rate_hz: float, substep_hz: float) -> int:
-    """Return how many physics steps fill one control period exactly.
-
-    Raises:
-        PlantError: If they do not: PyBullet's customary 240 Hz does not fit 100 Hz.
-    """
-    ratio = substep_hz / rate_hz
-    if not (np.isfinite(ratio) and ratio >= 1.0 and abs(ratio - round(ratio)) < 1e-9):
-        raise PlantError(
-            f'substep_hz: {substep_hz} Hz is not a whole multiple of the control rate '
-            f'{rate_hz} Hz; use for example {10.0 * rate_hz} Hz.'
-        )
-    return round(ratio)
-
-
-def load_body(client: int, arm: Arm, payload_kg: float) -> int:
-    """Load the arm into a physics client, free of every default force, and return its body id."""
+def load_body(client: int, arm: DescribedArm) -> int:
+    """Load an arm into a physics client, free of every default force, and return its body id."""
     here, as_stated = {'physicsClientId': client}, pybullet.URDF_USE_INERTIA_FROM_FILE
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'arm.urdf'
-        path.write_text(arm_urdf(arm, payload_kg), encoding='utf-8')
+        path.write_text(arm.urdf, encoding='utf-8')
         body = pybullet.loadURDF(str(path), useFixedBase=True, flags=as_stated, **here)
-    joints = list(range(len(arm.joint_names)))
+    joints = [number for number, _, _ in _joints_of(client, body)]
     undamped = dict.fromkeys(('linearDamping', 'angularDamping', 'jointDamping'), 0.0)
-    for link in (-1, *joints, len(joints)):
+    for link in (-1, *joints):
         pybullet.changeDynamics(body, link, **undamped, **here)
     # A velocity motor holds every joint unless told not to.
     forces, motor = [0.0] * len(joints), pybullet.VELOCITY_CONTROL
     pybullet.setJointMotorControlArray(body, joints, motor, forces=forces, **here)
     return int(body)
+
+
+def _joints_of(client: int, body: int) -> list[tuple[int, str, str]]:
+    """Return (number, name, link that it carries) of every joint, those that are fixed too."""
+    count = pybullet.getNumJoints(body, physicsClientId=client)
+    infos = [pybullet.getJointInfo(body, i, physicsClientId=client) for i in range(count)]
+    return [(int(info[0]), info[1].decode(), info[12].decode()) for info in infos]

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from metactl_ros.config import build, MAX_ENTRIES, require_not_negative, scaled, shown
 from metactl_ros.dynamics.friction import Friction, friction_torque
-from metactl_ros.dynamics.rigid_body import RigidBody
-from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.rigid_body import ArmModel, RigidBody
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, seconds
 from metactl_ros.sim.plant import Plant, PlantAround, PlantStart
@@ -316,7 +315,7 @@ class GroundTruthPlant(PlantAround):
     payload_kg: Array
     delivered_nm: Array
 
-    def __init__(self, plant: Plant, arm: Arm, friction: Friction) -> None:
+    def __init__(self, plant: Plant, arm: ArmModel, friction: Friction) -> None:
         super().__init__(plant)
         self._arm, self._friction = arm, friction
         self._perturbation = self._unperturbed = no_perturbation(len(arm.joint_names))

@@ -121,6 +121,21 @@ def check_conditions(payload_kg: Array, tau_z_s: Array) -> None:
         raise PlantError(f'tau_z_s: expected finite times above 0, found {tau_z_s}.')
 
 
+def substeps_per_period(rate_hz: float, substep_hz: float) -> int:
+    """Return how many physics steps fill one control period exactly.
+
+    Raises:
+        PlantError: If they do not: PyBullet's customary 240 Hz does not fit 100 Hz.
+    """
+    ratio = substep_hz / rate_hz
+    if not (np.isfinite(ratio) and ratio >= 1.0 and abs(ratio - round(ratio)) < 1e-9):
+        raise PlantError(
+            f'substep_hz: {substep_hz} Hz is not a whole multiple of the control rate '
+            f'{rate_hz} Hz; use for example {10.0 * rate_hz} Hz.'
+        )
+    return round(ratio)
+
+
 # Noise is drawn ahead in blocks, a generator per arm, so that a batch equals its arms one by one.
 NOISE_BLOCK = 256
 

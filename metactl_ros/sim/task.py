@@ -6,11 +6,11 @@ Every draw follows from a seed, so the same episode can be given to the environm
 plant, to the node, and to two controllers that are to be compared.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from metactl_ros.config import require_length, require_not_negative, require_positive
+from metactl_ros.config import LATER, require_length, require_not_negative, require_positive
 from metactl_ros.motion.reference import PointToPoint, Sinusoid
 from metactl_ros.signals import Array
 from metactl_ros.sim.plant import PlantStart
@@ -38,10 +38,13 @@ class Task:
     """Standard deviation of p_hat - p, drawn once per episode, kg."""
     tau_z_s: float
     """Memory horizon of the friction unless a command says otherwise, s."""
+    centre_rad: tuple[float, ...] | None = field(default=None, metadata=LATER)
+    """What the reference swings about, one entry per joint, rad; null: zero."""
 
     def __post_init__(self) -> None:
         vectors = {'amplitude_rad': self.amplitude_rad, 'omega_radps': self.omega_radps}
-        require_length('Task', max(map(len, vectors.values())), **vectors)
+        centre = {} if self.centre_rad is None else {'centre_rad': self.centre_rad}
+        require_length('Task', max(map(len, vectors.values())), **vectors, **centre)
         require_positive('Task', tau_z_s=self.tau_z_s, **vectors)
         require_not_negative(
             'Task',
@@ -54,7 +57,9 @@ class Task:
 
     def sinusoid(self, phase_rad: Array) -> Sinusoid:
         """Return the reference with some phases, shape (..., n)."""
-        return Sinusoid(np.array(self.amplitude_rad), np.array(self.omega_radps), phase_rad)
+        centre = 0.0 if self.centre_rad is None else np.array(self.centre_rad)
+        amplitude, omega = np.array(self.amplitude_rad), np.array(self.omega_radps)
+        return Sinusoid(amplitude, omega, phase_rad, centre)
 
 
 @dataclass(frozen=True, slots=True)

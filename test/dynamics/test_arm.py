@@ -8,6 +8,7 @@ import pytest
 
 from metactl_ros.settings import load_settings
 from metactl_ros.sim.bullet_arm import load_body
+from metactl_ros.sim.described_arm import described_two_link
 
 ARM = load_settings().arm
 angles = st.floats(-np.pi, np.pi)
@@ -28,7 +29,7 @@ def test_dynamics_equal_pybullet_over_1000_states_and_payloads(random_states):
     for index, payload in enumerate(payloads_kg):
         client = pybullet.connect(pybullet.DIRECT)
         try:
-            body = load_body(client, ARM, float(payload))
+            body = load_body(client, described_two_link(ARM, float(payload)))
             pybullet.setGravity(0.0, 0.0, -ARM.gravity_mps2, physicsClientId=client)
             model = ARM.body(float(payload))
             for k in range(50 * index, 50 * (index + 1)):

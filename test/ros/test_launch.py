@@ -24,7 +24,7 @@ OTHERS = {
     'policy_sha256': 'ab' * 32,
     'controller': 'ct',
     'classical_file': 'some.yaml',
-    'arm_file': 'arm.yaml',
+    'arm': 'arm.yaml',
     'controller_file': 'controller.yaml',
     'joint_prefix': 'left_',
     'reference': 'trajectory',

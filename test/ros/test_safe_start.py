@@ -11,7 +11,12 @@ from metactl_ros.options import defaults_of
 from metactl_ros.processes import commands, default_parameters, parameters_of, Setup
 from metactl_ros.settings import policy_file, require_files, share_directory, shipped_policy
 
-FILES = ('params_file', 'arm_file', 'controller_file', 'classical_file')
+FLAGS = {
+    'params_file': '--params-file',
+    'arm_file': '--arm',
+    'controller_file': '--controller-file',
+    'classical_file': '--classical-file',
+}
 
 
 def test_a_node_started_by_hand_waits_and_then_holds():
@@ -43,13 +48,13 @@ def test_a_parameter_file_overrules_what_is_assumed_and_what_is_chosen_overrules
 
 
 @pytest.mark.parametrize('plant', ['none', 'rk4'])
-@pytest.mark.parametrize('name', FILES)
+@pytest.mark.parametrize('name', FLAGS)
 def test_a_file_that_does_not_exist_refuses_with_code_2_and_its_name(
     name, plant, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(processes.subprocess, 'Popen', None)  # nothing is started
     missing = str(tmp_path / 'misspelt.yaml')
-    assert main(['up', '--plant', plant, f'--{name.replace("_", "-")}', missing]) == 2
+    assert main(['up', '--plant', plant, FLAGS[name], missing]) == 2
     said = capsys.readouterr().err
     assert f'{name}: expected the path of a file, found {missing!r}' in said
 
@@ -69,7 +74,7 @@ def test_a_policy_is_found_by_name_or_by_path(tmp_path):
     assert policy_file(tmp_path) == tmp_path
 
 
-@pytest.mark.parametrize('name', [*FILES[1:], 'policy'])
+@pytest.mark.parametrize('name', [*list(FLAGS)[1:], 'policy'])
 def test_a_node_refuses_the_name_of_a_file_that_does_not_exist(name):
     require_files({name: ''})
     require_files({name: str(shipped_policy() if name == 'policy' else shipped_file())})
@@ -102,7 +107,7 @@ def test_a_prefix_is_refused_for_the_simulated_robot_which_has_none():
         (['--no-autostart'], {'autostart': False}),
         (['--shadow'], {'shadow': True}),
         (['--joint-prefix', 'left_'], {'joint_prefix': 'left_'}),
-        (['--arm-file', 'a.yaml'], {'arm_file': 'a.yaml'}),
+        (['--arm', 'a.yaml'], {'arm_file': 'a.yaml'}),
         (['--controller-file', 'c.yaml'], {'controller_file': 'c.yaml'}),
     ],
 )

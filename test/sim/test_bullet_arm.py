@@ -7,7 +7,8 @@ from support.episodes import start
 from metactl_ros.errors import PlantError
 from metactl_ros.settings import share_directory
 from metactl_ros.sim.arm_urdf import arm_urdf
-from metactl_ros.sim.bullet_arm import BulletArm, substeps_per_period
+from metactl_ros.sim.bullet_arm import BulletArm
+from metactl_ros.sim.plant import substeps_per_period
 
 
 @pytest.fixture

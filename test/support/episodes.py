@@ -28,9 +28,9 @@ def start(q_rad, qd_radps=None, memory_nm=None, payload_kg=0.0, tau_z_s=2.0) -> 
     )
 
 
-def as_followed(episode):
+def as_followed(episode, limits=LIMITS):
     """Return an episode as the node follows it: joined from where the arm is."""
     start = episode.start
     return replace(
-        episode, reference=join(episode.reference, LIMITS, 0.0, start.q_rad, start.qd_radps)
+        episode, reference=join(episode.reference, limits, 0.0, start.q_rad, start.qd_radps)
     )

@@ -19,6 +19,7 @@ TWO_LINK = ArmFile(
     urdf='arm.urdf',
     joints=CLOSED_FORM.joint_names,
     payload_frame='payload',
+    rated_payload_kg=1.5,
     gravity_mps2=(0.0, 0.0, -CLOSED_FORM.gravity_mps2),
     limits=StatedLimits(
         effort_rate_nmps=CLOSED_FORM.limits.effort_rate_nmps,

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from metactl_ros.baselines import SPEED_S2
-from metactl_ros.control.lyapunov import certificate_matrix, kronecker_matrix, LyapunovFunction
+from metactl_ros.control.lyapunov import (
+    certificate_matrix,
+    kronecker_matrix,
+    LyapunovFunction,
+    SPEED_S2,
+)
 from metactl_ros.errors import ConfigError
 from training import lyapunov_fit
 from training.calibrate import certified_lyapunov

@@ -119,7 +119,7 @@ def test_the_smoke_study_is_small():
         ({'tau_z': [-1.0]}, 'tau_z: expected finite values above 0'),
         ({'rollouts': 0}, 'rollouts: expected finite values above 0'),
         ({'products': []}, 'products: empty'),
-        ({'plant': 'bulet'}, "plant: expected one of 'rk4', 'bullet', found 'bulet'"),
+        ({'plant': 'bulet'}, "plant: expected one of 'rk4', 'bullet', 'pinocchio', found 'bulet'"),
     ],
 )
 def test_a_wrong_study_is_refused_as_a_whole(tmp_path, capsys, changes, message):

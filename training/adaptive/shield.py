@@ -14,7 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from metactl_ros.baselines import ALPHA_PER_S, CROSS_S, SPEED_S2
+from metactl_ros.baselines import ALPHA_PER_S
+from metactl_ros.control.lyapunov import CROSS_S, SPEED_S2
 from training.adaptive import bodies
 from training.adaptive.bank import (
     Estimate,

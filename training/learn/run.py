@@ -28,6 +28,7 @@ from metactl_ros.control.window import Tokens
 from metactl_ros.errors import ConfigError, MetactlError
 from metactl_ros.files import read_yaml, write_json
 from metactl_ros.settings import (
+    build_settings,
     code_of_checkout,
     load_file,
     PlantName,
@@ -257,7 +258,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def read_settings(folder: Path) -> Settings:
     """Return the settings of a run directory: those of its training, not of today."""
-    return build(Settings, _stated_settings(folder), str(folder / 'config.json'))
+    return build_settings(_stated_settings(folder), str(folder / 'config.json'))
 
 
 def read_num_joints(folder: Path) -> int:

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metactl_ros.config import joint_array, require_not_negative, require_positive
+from metactl_ros.config import (
+    for_joints,
+    joint_array,
+    PerJoint,
+    require_not_negative,
+    require_positive,
+)
 from metactl_ros.control.estimators.estimator import EstimatorInput
 from metactl_ros.control.law import LawSettings
 from metactl_ros.dynamics.rigid_body import RigidBody
@@ -19,18 +25,18 @@ class SlotineLiSettings:
 
     payload_rate: float
     """Of the mass at the tip, kg/s per (N m/kg rad/s), as are the next ones in their units."""
-    coulomb_rate: float
+    coulomb_rate: PerJoint
     """Of the Coulomb friction of each joint."""
-    viscous_rate: float
+    viscous_rate: PerJoint
     """Of its viscous friction."""
-    memory_rate: float
+    memory_rate: PerJoint
     """Of the memory's strength in each filter."""
     memory_horizons_s: tuple[float, ...]
     """tau_i of the bank of filters z_i_dot = -z_i / tau_i + qd; none: no memory."""
     payload_most_kg: float
-    coulomb_most_nm: float
-    viscous_most_nmsprad: float
-    memory_most_nmprad: float
+    coulomb_most_nm: PerJoint
+    viscous_most_nmsprad: PerJoint
+    memory_most_nmprad: PerJoint
 
     def __post_init__(self) -> None:
         owner = 'SlotineLiSettings'
@@ -73,11 +79,13 @@ class SlotineLi:
         self._settings, self._law, self._per_kg = settings, law, per_kg
         num_filters = len(settings.memory_horizons_s)
         self._horizons_s = np.array(settings.memory_horizons_s)[:, np.newaxis]
+        n = per_kg.num_joints
         rates = [settings.coulomb_rate, settings.viscous_rate]
-        self._rates = np.array(rates + [settings.memory_rate] * num_filters)[:, np.newaxis]
+        rates += [settings.memory_rate] * num_filters
+        self._rates = np.stack([for_joints(rate, n) for rate in rates])
         largest = [settings.coulomb_most_nm, settings.viscous_most_nmsprad]
         largest += [settings.memory_most_nmprad] * num_filters
-        self._largest = np.array(largest)[:, np.newaxis]
+        self._largest = np.stack([for_joints(most, n) for most in largest])
         self._has_begun = False
         self._payload_kg: Array = np.zeros(())
         self._weights: Array = np.zeros((len(largest), 0))
