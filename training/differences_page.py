@@ -18,10 +18,10 @@ from metactl_ros.errors import ConfigError
 from training import records
 from training.commands import refusing, text_of
 from training.judge.analysis import Cell, Interval, mean_of, shift_interval
-from training.judge.presentation import markdown_table, NOT_RUN, with_spread
 from training.learn.run import Difference, load_differences, RunConfig
 from training.paper_study import missing_seeds, page_command, require_of_study
 from training.records import INCRT, PAPER_TABLE, Run
+from training.report import markdown_table, NOT_RUN, with_spread
 from training.sweep import expand, Study
 
 UNCHANGED = 'unchanged'
