@@ -416,10 +416,6 @@ def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int
     }
     names = {name: f'{page.stem}_{name}.png' for name in figures}
     text = page_of(found, names)
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f'--out {page}: {error.strerror}; name a file in a folder') from error
     for name, (draw, report) in figures.items():
         save_figure(draw, report, page.with_name(names[name]))
     page.write_text(text, encoding='utf-8')
@@ -444,7 +440,13 @@ def page_command(
         parser.add_argument(f'--{option}', type=Path, default=default, help=f'{text}(%(default)s)')
     args = parser.parse_args(arguments)
     runs = records.load_runs(sorted(args.results.glob('*.json')))
-    done, count = write(load_file(Study, args.study, ''), runs, args.out)
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        done, count = write(load_file(Study, args.study, ''), runs, args.out)
+    except OSError as error:
+        raise ConfigError(
+            f'--out {args.out}: {error.strerror}; name a file in a folder'
+        ) from error
     Console(stderr=True).print(f'{done} of {count} runs: {args.out}', highlight=False)
     return 0
 

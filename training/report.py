@@ -39,9 +39,7 @@ from typing import Any, get_args
 
 import matplotlib
 import numpy as np
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 matplotlib.use('Agg')
 from matplotlib import pyplot
@@ -51,7 +49,7 @@ from matplotlib.figure import Figure
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from training import records
-from training.commands import command_parser, refusing, text_of
+from training.commands import command_parser, refusing, terminal_table, text_of
 from training.judge.analysis import (
     cells_of,
     comparison_facts,
@@ -207,16 +205,6 @@ def with_spread(mean: str, std: float | None) -> str:
     return mean if std is None else f'{mean} ± {std:.2f}'
 
 
-def terminal_table(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
-    """Return rows for a terminal."""
-    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in rows[0]:
-        table.add_column(heading, justify='right', no_wrap=True)
-    for row in rows:
-        table.add_row(*row.values())
-    return table
-
-
 def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return rows in Markdown; nothing if there are none."""
     if not rows:
@@ -240,19 +228,19 @@ def forest_figure(report: Report) -> Figure:
     """Draw the mean delta of every row with its 95 % intervals, the paper's below it."""
     figure, axis = pyplot.subplots(figsize=(8, 1.8 + 0.42 * len(report.rows)))
     has_printed = False
-    for place, row in enumerate(report.rows):
+    for level, row in enumerate(report.rows):
         facts, printed, colour = facts_of(report, row), report.printed(row), _colour(report, row)
         if facts['delta_mean'] is None:
             said = 'no mean: a seed has no RMSE' if facts['n'] else NOT_RUN
-            axis.text(0.0, place, f'{said} ', va='center', ha='right', fontsize='small')
+            axis.text(0.0, level, f'{said} ', va='center', ha='right', fontsize='small')
         else:
-            axis.plot(facts['delta_mean'], place, 'o', color=colour)
+            axis.plot(facts['delta_mean'], level, 'o', color=colour)
         for kind, width in (('t', 1.5), ('bootstrap', 4.0)):
             ends = [facts[f'delta_{kind}_{end}'] for end in ('low', 'high')]
             if ends[0] is not None:
-                axis.plot(ends, [place, place], color=colour, linewidth=width, alpha=0.7)
+                axis.plot(ends, [level, level], color=colour, linewidth=width, alpha=0.7)
         if printed:
-            has_printed, below = True, place + 0.3
+            has_printed, below = True, level + 0.3
             axis.plot(t_interval(printed.delta), [below, below], color='grey', linewidth=1.0)
             axis.plot(printed.delta.mean, below, 'D', color='grey', markersize=4)
     axis.set_yticks(range(len(report.rows)), _ticks(report), fontsize='small')
@@ -270,8 +258,8 @@ def payload_figure(report: Report) -> Figure:
     for axis, tau_z_s in zip(axes[0], horizons, strict=True):
         axis.set(title=f'tau_z = {tau_z_s:g} s', xlabel='payload [kg]', ylabel='RMSE [rad]')
         own = [row for row in report.rows if row.tau_z_s == tau_z_s and row in report.cells]
-        for place, row in enumerate(own):
-            _draw_profile(axis, report, row, place)
+        for index, row in enumerate(own):
+            _draw_profile(axis, report, row, index)
         if not own:
             axis.text(0.5, 0.5, NOT_RUN, ha='center', transform=axis.transAxes)
             continue
@@ -283,14 +271,14 @@ def payload_figure(report: Report) -> Figure:
     return figure
 
 
-def _draw_profile(axis: Axes, report: Report, row: Place, place: int) -> None:
+def _draw_profile(axis: Axes, report: Report, row: Place, index: int) -> None:
     runs = report.cells[row].runs
     mean, variance = (
         np.mean([np.array(run.record[name], float) ** power for run in runs], axis=0)
         for name, power in (('rmse_by_payload', 1), ('rmse_std_by_payload', 2))
     )
     # Side by side, or the bars would hide one another.
-    payload = np.array(runs[0].record['payload_levels_kg']) + 0.01 * place
+    payload = np.array(runs[0].record['payload_levels_kg']) + 0.01 * index
     line = '--o' if row.architecture == BASELINE else '-o'
     style: dict[str, Any] = {'color': _colour(report, row), 'label': row.label}
     axis.errorbar(payload, mean, np.sqrt(variance), fmt=line, capsize=3, **style)
@@ -346,19 +334,19 @@ def seeds_figure(report: Report) -> Figure:
     """Draw delta of every seed, the label as its marker; one without RMSE is at the upper edge."""
     figure, axis = pyplot.subplots(figsize=(2.0 + 1.2 * len(report.rows), 5.0))
     upper = axis.get_xaxis_transform()
-    for place, row in enumerate(report.rows):
+    for column, row in enumerate(report.rows):
         cell = report.cells.get(row)
         if cell is None:
-            axis.text(place, 0.5, NOT_RUN, ha='center', rotation=90, transform=upper)
+            axis.text(column, 0.5, NOT_RUN, ha='center', rotation=90, transform=upper)
             continue
         known = [delta for delta in cell.deltas if math.isfinite(delta)]
-        axis.boxplot([known], positions=[place], widths=0.5, showfliers=False)
+        axis.boxplot([known], positions=[column], widths=0.5, showfliers=False)
         for run, delta in zip(cell.runs, cell.deltas, strict=True):
             style: dict[str, Any] = {'marker': MARKERS[report.label(run)[0]], 'clip_on': False}
             if math.isfinite(delta):
-                axis.scatter(place, delta, color=_colour(report, row), zorder=3, **style)
+                axis.scatter(column, delta, color=_colour(report, row), zorder=3, **style)
             else:
-                axis.scatter(place, 1.0, color='red', transform=upper, zorder=3, **style)
+                axis.scatter(column, 1.0, color='red', transform=upper, zorder=3, **style)
     ticks = [tick.replace(' ', '\n', 1) for tick in _ticks(report)]
     axis.set_xticks(range(len(report.rows)), ticks, fontsize='small')
     axis.set_xlim(-0.6, len(report.rows) - 0.4)
