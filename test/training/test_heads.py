@@ -138,13 +138,17 @@ def filled_buffer(num_steps, size):
     return buffer
 
 
-@pytest.mark.parametrize(('size', 'window', 'entropy'), [(0, 6, 1.0), (1e6, 6, 0.0), (1, 1, 0.0)])
-def test_entropy_is_1_if_attention_is_uniform_and_0_if_it_is_on_one_row(size, window, entropy):
+@pytest.mark.parametrize(
+    ('weight', 'bias', 'window', 'entropy'), [(0, 0, 6, 1.0), (1e6, 1, 6, 0.0), (1, 1, 1, 0.0)]
+)
+def test_entropy_is_1_if_attention_is_uniform_and_0_if_it_is_on_one_row(
+    weight, bias, window, entropy
+):
     actor = actor_of(window=window)
     attention = actor.features_extractor.block.attention
     with torch.no_grad():
-        attention.in_proj_weight[:WIDTH] *= size
-        attention.in_proj_bias[:WIDTH] *= size
+        attention.in_proj_weight[:WIDTH] *= weight
+        attention.in_proj_bias[:WIDTH] *= bias
     (report,) = inspect_heads(actor, windows(window=window))
     np.testing.assert_allclose(report.entropy, entropy, rtol=0, atol=1e-12)
 
