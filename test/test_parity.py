@@ -17,7 +17,7 @@ from metactl_ros.processes import loopback_environment, running, Setup
 from metactl_ros.runtime.controller import with_full_window
 from metactl_ros.settings import make_plant, policy_file, shipped_policy
 from metactl_ros.sim.rollout import for_learning, run_episode, without_warmup
-from training.learn.env import ArmEnv, EnvSettings
+from training.learn.env import ArmEnv
 
 STEPS = 300
 
@@ -84,9 +84,11 @@ def watched_env(settings, num_rows):
     """Return an environment and the efforts that its plant is given."""
     env = ArmEnv(
         settings,
-        EnvSettings(
-            plant='rk4', tau_z_s=2.0, num_rows=num_rows, reward_scale=1.0, warm_start_share=0.0
-        ),
+        plant='rk4',
+        tau_z_s=2.0,
+        num_rows=num_rows,
+        reward_scale=1.0,
+        warm_start_share=0.0,
     )
     efforts, real_step = [], env._plant.step
     env._plant.step = lambda effort: (efforts.append(effort), real_step(effort))[1]

@@ -40,7 +40,7 @@ from metactl_ros.sim.task import draw_evaluation
 from training.commands import command_parser
 from training.learn import networks
 from training.learn.attention import AttentionBlock, TokenEmbedding
-from training.learn.env import ArmEnv, EnvSettings
+from training.learn.env import ArmEnv
 from training.learn.networks import DeepAttention, NetworkConfig, ShallowAttention
 from training.learn.run import FUSED
 from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
@@ -324,10 +324,14 @@ def _memory_ratio(settings: Settings) -> float:
 
 
 def _env(settings: Settings, window: int) -> ArmEnv:
-    env = EnvSettings(
-        plant='rk4', tau_z_s=2.0, num_rows=window, reward_scale=100.0, warm_start_share=0.0
+    return ArmEnv(
+        settings,
+        plant='rk4',
+        tau_z_s=2.0,
+        num_rows=window,
+        reward_scale=100.0,
+        warm_start_share=0.0,
     )
-    return ArmEnv(settings, env)
 
 
 BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {

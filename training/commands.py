@@ -1,15 +1,21 @@
 # SPDX-FileCopyrightText: 2026 The metactl_ros authors
 # SPDX-License-Identifier: Apache-2.0
-"""What commands share: a parser, checked numbers, errors as exit code 2, jobs side by side."""
+"""What commands share: a parser, checked numbers, JSON, errors as exit code 2, jobs at once."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed, ProcessPoolExecutor
+from contextlib import contextmanager
 import functools
+import json
 import math
 import multiprocessing
+from pathlib import Path
+import signal
+from types import FrameType
 from typing import Any, TypeAlias, TypeVar
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -20,8 +26,9 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
-from metactl_ros.errors import MetactlError
+from metactl_ros.errors import ConfigError, MetactlError
 
 Command: TypeAlias = Callable[[Sequence[str] | None], int]
 Result = TypeVar('Result')
@@ -68,9 +75,41 @@ def positive_count(text: str) -> int:
     return value
 
 
+def read_json(path: Path, remedy: str, kind: type[MetactlError] = ConfigError) -> Any:
+    """Return what a JSON file holds; an error of a kind says what is wrong, and the remedy."""
+    try:
+        return json.loads(path.read_text(encoding='utf-8'))
+    except OSError as error:
+        raise kind(f'{path}: cannot be read ({error.strerror}); {remedy}') from None
+    except ValueError as error:
+        raise kind(f'{path}: not valid JSON ({error}); {remedy}') from None
+
+
 def text_of(value: float | None, form: str, absent: str = '-') -> str:
     """Return a number in a form, or what stands where there is none."""
     return absent if value is None else f'{value:{form}}'
+
+
+def terminal_table(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
+    """Return rows by heading for a terminal, as wide as they are."""
+    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in rows[0]:
+        table.add_column(heading, justify='right', no_wrap=True)
+    for row in rows:
+        table.add_row(*row.values())
+    return table
+
+
+@contextmanager
+def asked_to_stop(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Let a handler take SIGTERM and Ctrl-C."""
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
 
 
 def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:

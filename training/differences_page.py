@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from metactl_ros.errors import ConfigError
 from training import records
 from training.commands import refusing, text_of
 from training.judge.analysis import Cell, Interval, mean_of, shift_interval
-from training.judge.presentation import markdown_table, NOT_RUN, with_spread
 from training.learn.run import Difference, load_differences, RunConfig
 from training.paper_study import missing_seeds, page_command, require_of_study
 from training.records import INCRT, PAPER_TABLE, Run
+from training.report import markdown_table, NOT_RUN, with_spread
 from training.sweep import expand, Study
 
 UNCHANGED = 'unchanged'
@@ -103,7 +102,7 @@ def gather(study: Study, runs: Sequence[Run]) -> DifferenceStudy:
         require_of_study(study, wanted, run)
     records.require_equal(
         runs,
-        lambda run: records.facts_of(run, 'commit', 'code'),
+        lambda run: records.fields_of(run, 'commit', 'code'),
         'One commit must have made all runs that are compared: run the others again',
     )
     by_name: dict[str, list[Run]] = {}
@@ -238,11 +237,7 @@ def not_run(found: DifferenceStudy) -> str:
 def write_page(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int]:
     """Write the page; return how many runs are done, of how many."""
     found = gather(study, runs)
-    text = page_of(found, load_differences())
-    try:
-        page.write_text(text, encoding='utf-8')
-    except OSError as error:
-        raise ConfigError(f'--out {page}: {error.strerror}; name another') from error
+    page.write_text(page_of(found, load_differences()), encoding='utf-8')
     return len(found.runs), len(found.wanted)
 
 

@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from metactl_ros.baselines import CLASSICAL, ControllerSpec, load_baselines, load_spec
 from metactl_ros.errors import ConfigError
@@ -32,7 +30,14 @@ from metactl_ros.policy.bundle import read_bundle
 from metactl_ros.settings import load_settings, PlantName, provenance, Settings
 from metactl_ros.signals import Array
 from training import commands
-from training.commands import command_parser, positive_count, positive_number, refusing, text_of
+from training.commands import (
+    command_parser,
+    positive_count,
+    positive_number,
+    refusing,
+    terminal_table,
+    text_of,
+)
 from training.judge import rollouts
 from training.judge.analysis import mean_of
 from training.judge.rollouts import BUNDLE_SUFFIX, Conditions, Rollouts, Trial, Twin, TWINS
@@ -142,28 +147,26 @@ def print_table(records: Sequence[dict[str, Any]], console: Console) -> None:
     twin without memory, `memory` the share of the baseline's error that vanishes when it knows
     z, and `lost` the number of rollouts that lost their reference.
     """
+    rows = [
+        {
+            '': r['controller'],
+            'tau_z': f'{r["tau_z"]:g} s',
+            'seed': str(r['seed']),
+            'RMSE': text_of(r['rmse'], '.4f'),
+            'paper': text_of(
+                PAPER_BASELINE_RAD.get(r['tau_z']) if r['controller'] == 'ct' else None, '.4f'
+            ),
+            'by payload': '-'.join(text_of(r['rmse_by_payload'][end], '.3f') for end in (0, -1)),
+            'delta': f'{text_of(r["delta_percent"], ".1f")} %',
+            'moved': f'{100.0 * r["shield_activation"]:.1f} %',
+            'z = 0': text_of(r['rmse_without_memory'], '.4f'),
+            'memory': f'{text_of(r["memory_share_percent"], ".0f")} %',
+            'lost': str(r['num_lost']),
+        }
+        for r in records
+    ]
     title = f'Tracking RMSE in rad on the {records[0]["plant"]} plant'
-    table = Table(title=title, box=SIMPLE, padding=0, pad_edge=False)
-    for heading in ('', 'tau_z', 'seed', 'RMSE', 'paper', 'by payload'):
-        table.add_column(heading, no_wrap=True)
-    for heading in ('delta', 'moved', 'z = 0', 'memory', 'lost'):
-        table.add_column(heading, justify='right', no_wrap=True)
-    for r in records:
-        by_payload, is_baseline = r['rmse_by_payload'], r['controller'] == 'ct'
-        table.add_row(
-            r['controller'],
-            f'{r["tau_z"]:g} s',
-            str(r['seed']),
-            text_of(r['rmse'], '.4f'),
-            text_of(PAPER_BASELINE_RAD.get(r['tau_z']) if is_baseline else None, '.4f'),
-            '-'.join(text_of(by_payload[end], '.3f') for end in (0, -1)),
-            f'{text_of(r["delta_percent"], ".1f")} %',
-            f'{100.0 * r["shield_activation"]:.1f} %',
-            text_of(r['rmse_without_memory'], '.4f'),
-            f'{text_of(r["memory_share_percent"], ".0f")} %',
-            str(r['num_lost']),
-        )
-    console.print(table)
+    console.print(terminal_table(title, rows))
 
 
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -171,29 +174,26 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = command_parser('evaluate', __doc__)
     which, add = parser.add_mutually_exclusive_group(), parser.add_argument
     several: dict[str, Any] = {'nargs': '+'}
-    text = f'classical ones: {", ".join(CLASSICAL)} (default: ct, fixed gains, the baseline)'
     names: dict[str, Any] = {'choices': CLASSICAL, 'default': ['ct'], 'metavar': 'NAME'}
+    text = f'classical ones: {", ".join(CLASSICAL)} (default: ct, fixed gains, the baseline)'
     which.add_argument('--controller', help=text, **names, **several)
     text = f'trained runs (training.train), or bundles NAME{BUNDLE_SUFFIX} (training.export)'
     which.add_argument('--run', type=Path, metavar='DIR', help=text, **several)
-    text = 'rk4: fast, vectorised; bullet: PyBullet with 1 kHz sub-steps (default: %(default)s)'
+    text = 'rk4: fast, vectorised; bullet: PyBullet with 1 kHz sub-steps (%(default)s)'
     add('--plant', choices=get_args(PlantName), default='rk4', help=text)
-    text = 'memory horizons in seconds (default: 1 2 5)'
-    horizons = [1.0, 2.0, 5.0]
-    add('--tau-z', type=positive_number, default=horizons, metavar='S', help=text, **several)
-    add('--seed', type=int, default=[42], help='evaluation seeds (default: 42)', **several)
-    text = 'per payload (default: %(default)s)'
-    add('--rollouts', type=positive_count, default=20, help=text)
-    text = 'folder for one JSON file per (controller, tau_z, seed) (default: %(default)s)'
+    horizons: dict[str, Any] = {'type': positive_number, 'default': [1.0, 2.0, 5.0], **several}
+    add('--tau-z', metavar='S', help='memory horizons in seconds (1 2 5)', **horizons)
+    add('--seed', type=int, default=[42], help='evaluation seeds (42)', **several)
+    add('--rollouts', type=positive_count, default=20, help='per payload (%(default)s)')
+    text = 'folder for one JSON file per (controller, tau_z, seed) (%(default)s)'
     add('--out', type=Path, default=Path('runs/evaluate'), help=text)
     add('--json', type=Path, metavar='FILE', help='also write all records, a list')
-    text = 'processes to run side by side (default: all cores)'
-    add('--jobs', type=positive_count, default=os.cpu_count(), help=text)
+    add('--jobs', type=positive_count, default=os.cpu_count(), help='side by side (all cores)')
     text = "another lyapunov.target_error_rad: the shield's v_0; 0 makes it strict"
     add('--target-error', type=float, metavar='RAD', help=text)
-    add('--arm', type=Path, help='another arm.yaml')
-    text = 'gains of the classical ones (default: config/classical/nominal.yaml)'
+    text = 'gains of the classical ones (config/classical/nominal.yaml)'
     add('--classical-file', type=Path, metavar='FILE', help=text)
+    add('--arm', type=Path, help='another arm.yaml')
     add('--world', type=Path, help='another plant.yaml')
     return parser.parse_args(arguments)
 

@@ -16,7 +16,6 @@ negative is better. A seed without an RMSE, or one that failed, puts its size la
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-import json
 import math
 from pathlib import Path
 from statistics import mean, stdev
@@ -30,7 +29,13 @@ from metactl_ros.config import build
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_settings, PlantName, provenance
-from training.commands import command_parser, positive_count, positive_number, refusing
+from training.commands import (
+    command_parser,
+    positive_count,
+    positive_number,
+    read_json,
+    refusing,
+)
 from training.learn.run import Presets
 from training.records import INCRT, require_one_protocol, Run
 from training.sweep import add_engine_arguments, expand, Product, run_study, Size, Study
@@ -64,12 +69,7 @@ class Horizon:
 def read_phase1(path: Path, tau_z_s: Sequence[float] | None) -> list[Horizon]:
     """Return the horizons of a report of training.phase1, only those of `tau_z_s` if given."""
     remedy = f'make one with: python -m training.phase1 --json {path}'
-    try:
-        content = json.loads(path.read_text(encoding='utf-8'))
-    except OSError as error:
-        raise ConfigError(f'{path}: cannot be read ({error.strerror}); {remedy}') from None
-    except ValueError as error:
-        raise ConfigError(f'{path}: not valid JSON ({error}); {remedy}') from None
+    content = read_json(path, remedy)
     records = content.get('records') if isinstance(content, dict) else None
     if not (isinstance(records, list) and records and all(isinstance(r, dict) for r in records)):
         raise ConfigError(f'{path}: holds no records, so it is no report of Phase 1; {remedy}')

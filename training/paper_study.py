@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from matplotlib import pyplot
+from matplotlib.figure import Figure
 import numpy as np
 from rich.console import Console
 
@@ -22,17 +24,32 @@ from metactl_ros.errors import ConfigError
 from metactl_ros.settings import load_file
 from training import records
 from training.commands import command_parser, refusing, text_of
-from training.judge import analysis, presentation
+from training.judge import analysis
 from training.judge.analysis import Comparison, Comparisons, Report
-from training.judge.presentation import (
+from training.learn.run import RunConfig
+from training.records import (
+    ABLATION,
+    BASELINE,
+    DEPTHS,
+    INCRT,
+    PAPER_TABLE,
+    PAPER_TESTS,
+    Place,
+    Run,
+    WINDOWS,
+)
+from training.report import (
     comparison_rows,
+    draw_heatmap,
+    forest_figure,
     main_rows,
     markdown_table,
     NOT_RUN,
+    payload_figure,
     probability,
+    save_figure,
+    seeds_figure,
 )
-from training.learn.run import RunConfig
-from training.records import ABLATION, BASELINE, INCRT, PAPER_TABLE, PAPER_TESTS, Place, Run
 from training.sweep import expand, Study
 
 Group = TypeVar('Group')
@@ -351,6 +368,37 @@ def not_run(found: PaperStudy) -> str:
     return f'{lead}\n\n{markdown_table(rows)}'
 
 
+def depth_figure(report: Report) -> Figure:
+    """Draw delta of one seed over depth, feed-forward and window, ours above the paper's."""
+    horizons = sorted({place.tau_z_s for place in ABLATION})
+    figure, axes = pyplot.subplots(2, len(horizons), figsize=(10.0, 5.5), squeeze=False)
+    for column, tau_z_s in enumerate(horizons):
+        own = [place for place in ABLATION if place.tau_z_s == tau_z_s]
+        ours, printed = {}, {}
+        for place in own:
+            at = (list(DEPTHS).index(place.architecture), WINDOWS.index(place.window or 0))
+            ours[at] = _ours(report, place)
+            mark = '†' if place in records.ABLATION_DIVERGED else ''
+            printed[at] = (ABLATION[place], text_of(ABLATION[place], '+.1f', 'none') + mark)
+        names, what = [f'W = {window}' for window in WINDOWS], f'K = {INCRT[tau_z_s].heads}, delta'
+        for axis, whose, values in zip(
+            axes[:, column], ('here', 'paper'), (ours, printed), strict=True
+        ):
+            draw_heatmap(axis, list(DEPTHS.values()), names, values)
+            title = f'{whose}: tau_z = {tau_z_s:g} s, {what} [%], † diverged'
+            axis.set_title(title, fontsize='small')
+    return figure
+
+
+def _ours(report: Report, place: Place) -> tuple[float | None, str]:
+    for run in report.cells[place].runs if place in report.cells else ():
+        if run.record['seed'] == records.ABLATION_SEED:
+            mark = '†' if report.label(run)[0] == 'diverged' else ''
+            delta = run.record['delta_percent']
+            return delta, text_of(delta, '+.1f', 'no RMSE') + mark
+    return None, NOT_RUN
+
+
 def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int]:
     """Write the figures beside the page, and then the page; return how many runs of how many."""
     found = gather(study, runs)
@@ -359,21 +407,17 @@ def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int
     compared = found.with_rows([*PAPER_TABLE, *ONE_HEAD.values()])
     figures = {
         'forest': (
-            presentation.forest_figure,
+            forest_figure,
             found.with_rows([r for r in short if r not in baselines]),
         ),
-        'payload': (presentation.payload_figure, found.with_rows([*compared.rows, *baselines])),
-        'seeds': (presentation.seeds_figure, compared),
-        'ablation': (presentation.depth_figure, found.report),
+        'payload': (payload_figure, found.with_rows([*compared.rows, *baselines])),
+        'seeds': (seeds_figure, compared),
+        'ablation': (depth_figure, found.report),
     }
     names = {name: f'{page.stem}_{name}.png' for name in figures}
     text = page_of(found, names)
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f'--out {page}: {error.strerror}; name a file in a folder') from error
     for name, (draw, report) in figures.items():
-        presentation.save_figure(draw, report, page.with_name(names[name]))
+        save_figure(draw, report, page.with_name(names[name]))
     page.write_text(text, encoding='utf-8')
     return len(found.wanted) - found.num_missing, len(found.wanted)
 
@@ -396,7 +440,13 @@ def page_command(
         parser.add_argument(f'--{option}', type=Path, default=default, help=f'{text}(%(default)s)')
     args = parser.parse_args(arguments)
     runs = records.load_runs(sorted(args.results.glob('*.json')))
-    done, count = write(load_file(Study, args.study, ''), runs, args.out)
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        done, count = write(load_file(Study, args.study, ''), runs, args.out)
+    except OSError as error:
+        raise ConfigError(
+            f'--out {args.out}: {error.strerror}; name a file in a folder'
+        ) from error
     Console(stderr=True).print(f'{done} of {count} runs: {args.out}', highlight=False)
     return 0
 

@@ -48,7 +48,7 @@ from metactl_ros.settings import make_plant, Settings
 from metactl_ros.signals import Array, seconds
 from metactl_ros.sim.plant import PlantStart
 from metactl_ros.sim.task import draw_episode, Episode
-from training.judge.rollouts import fixed_gain_twin
+from training.judge.rollouts import fixed_gains
 
 Signal: TypeAlias = Literal['retained', 'residual']
 NullDraw: TypeAlias = Callable[[Array, Array, np.random.Generator], Array]
@@ -132,7 +132,7 @@ def simulate(
     task = settings.plant.task
     episode = _batch([draw_episode(task, rng, tau_z_s) for _ in range(num_episodes)])
     plant = make_plant('rk4', settings)
-    loop, policy = fixed_gain_twin(settings, plant, 'itself')
+    loop, policy = fixed_gains(settings)
     state = plant.reset(episode.start)
     loop.reset(state)
     velocities, tokens = [], []

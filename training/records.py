@@ -30,7 +30,6 @@ while the list has three. delta is the change of tracking RMSE against fixed gai
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-import json
 import math
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -39,6 +38,7 @@ import numpy as np
 
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array
+from training.commands import read_json
 
 BASELINE = 'ct'
 """The fixed-gain controller that delta_percent refers to."""
@@ -116,17 +116,8 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Read result files: a record each, or a list of records."""
     runs = []
     for path in paths:
-        try:
-            found = json.loads(path.read_text(encoding='utf-8'))
-        except OSError as error:
-            raise ConfigError(
-                f'{path}: cannot be read ({error.strerror}); name JSON files, such as '
-                '`python -m training.evaluate` writes to its --out'
-            ) from error
-        except ValueError as error:
-            raise ConfigError(
-                f'{path}: not valid JSON ({error}); if a run was cut short, evaluate it again'
-            ) from error
+        remedy = 'name JSON files, such as `python -m training.evaluate` writes to its --out'
+        found = read_json(path, remedy)
         records = found if isinstance(found, list) else [found]
         if not records:
             raise ConfigError(f'{path}: holds no records; evaluate a run first, or leave it out')
@@ -174,10 +165,10 @@ def protocol_of(run: Run) -> dict[str, Any]:
     settings = dict(leaves(run.record['settings'], 'settings'))
     settings.pop(NOT_PROTOCOL, None)
     world = {n: v for n, v in settings.items() if n.startswith(PROTOCOL_SETTINGS)}
-    return facts_of(run, *PROTOCOL_FIELDS) | world
+    return fields_of(run, *PROTOCOL_FIELDS) | world
 
 
-def facts_of(run: Run, *names: str) -> dict[str, Any]:
+def fields_of(run: Run, *names: str) -> dict[str, Any]:
     """Return what a record says under some names, None where it says nothing."""
     return {name: run.record.get(name) for name in names}
 
@@ -206,7 +197,7 @@ def require_one_budget(runs: Sequence[Run]) -> None:
     way_out = 'train them alike, or report them separately'
     require_equal(
         trained,
-        lambda run: facts_of(run, 'preset', 'steps'),
+        lambda run: fields_of(run, 'preset', 'steps'),
         f'Runs of different budgets cannot be compared: {way_out}',
     )
 
@@ -217,7 +208,7 @@ def require_one_making(runs: Sequence[Run]) -> None:
     def making_of(run: Run) -> dict[str, Any]:
         # Of the fixed gains, and of all that was not trained, the seed is that of the evaluation.
         judged = ('evaluation_seed',) if 'model' in run.record else ()
-        return run.place._asdict() | facts_of(run, *MAKING, *judged)
+        return run.place._asdict() | fields_of(run, *MAKING, *judged)
 
     way_out = 'make them again with one commit, or report them separately'
     require_equal(runs, making_of, f'Only the seed may differ in a row of the table: {way_out}')

@@ -45,7 +45,7 @@ from metactl_ros.config import require_positive, shown
 from metactl_ros.errors import ConfigError, MissingDependency
 from metactl_ros.files import write_json
 from metactl_ros.settings import load_file, PlantName
-from training.commands import command_parser, positive_count, refusing
+from training.commands import asked_to_stop, command_parser, positive_count, refusing
 from training.learn.judgements import read_judgements
 from training.learn.networks import Model, NetworkConfig
 from training.learn.run import (
@@ -340,9 +340,8 @@ def sweep(
             note(name, Status('done', run.steps, found.record['delta_percent']))
     queue = [name for name, status in board.items() if status.state == 'queued']
     live = Live(console=console, auto_refresh=False, transient=True)
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: stop.touch()) for number in signals}
-    with live if console.is_terminal else nullcontext():
+    shown_live = live if console.is_terminal else nullcontext()
+    with asked_to_stop(lambda *_: stop.touch()), shown_live:
         try:
             while active or (queue and not stop.exists()):
                 while queue and len(active) < jobs and not stop.exists():
@@ -362,8 +361,6 @@ def sweep(
                     live.update(table_of(board, named), refresh=True)
         finally:
             stop.touch()  # if this process errs, it must not leave runs behind
-            for number, handler in before.items():
-                signal.signal(number, handler)
     stop.unlink()
     return board
 

@@ -13,7 +13,6 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-import signal
 import sys
 import time
 from types import FrameType
@@ -31,7 +30,7 @@ from metactl_ros.settings import load_settings, PlantName, Settings
 from metactl_ros.signals import Policy
 from metactl_ros.sim.rollout import with_window
 from metactl_ros.sim.task import draw_evaluation
-from training.commands import command_parser, progress_bar, refusing
+from training.commands import asked_to_stop, command_parser, progress_bar, refusing
 from training.judge.rollouts import Conditions, evaluate_controller
 from training.learn.checkpoint import load_checkpoint, network_policy, save_checkpoint, save_result
 from training.learn.judgements import inspect_actor, judgement_of, Judgements, record_actor
@@ -60,7 +59,7 @@ OPTIONS = (
 """Of the command line: what a run is, as `RunConfig` names it."""
 
 
-class Watch(BaseCallback):
+class TrainingCallback(BaseCallback):
     """Shows progress, judges the policy now and then, and writes checkpoints.
 
     Checkpoints are written at the start of a rollout, when the last transition is stored and the
@@ -179,19 +178,14 @@ def train(
     )
     with progress_bar(console, *columns) as progress:
         judgements = Judgements(folder, model.num_timesteps)
-        watch = Watch(folder, settings, run, progress, judgements)
-        signals = (signal.SIGTERM, signal.SIGINT)
-        before = {name: signal.signal(name, watch.stop) for name in signals}
-        try:
+        watch = TrainingCallback(folder, settings, run, progress, judgements)
+        with asked_to_stop(watch.stop):
             left = run.steps - model.num_timesteps
             model.learn(left, watch, 4, tb_log_name='sac', reset_num_timesteps=False)
             if not watch.must_stop:
                 watch.judge()
                 watch.save()
                 save_result(folder, model)
-        finally:
-            for name, handler in before.items():
-                signal.signal(name, handler)
     return not watch.must_stop
 
 

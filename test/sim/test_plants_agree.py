@@ -19,14 +19,14 @@ from metactl_ros.metrics import tracking_rmse
 from metactl_ros.settings import make_plant
 from metactl_ros.sim.rollout import run_episode
 from metactl_ros.sim.task import draw_evaluation
-from training.judge.rollouts import fixed_gain_twin
+from training.judge.rollouts import fixed_gains
 
 NUM_STEPS = 500
 
 
 def baseline_log(settings, name, episode, num_steps=NUM_STEPS):
     plant = make_plant(name, settings)
-    loop, policy = fixed_gain_twin(settings, plant, 'itself')
+    loop, policy = fixed_gains(settings)
     log = run_episode(plant, episode, policy, loop, num_steps)
     plant.close()
     return log

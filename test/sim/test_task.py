@@ -8,7 +8,7 @@ from metactl_ros.metrics import tracking_rmse
 from metactl_ros.settings import make_plant
 from metactl_ros.sim.rollout import run_episode
 from metactl_ros.sim.task import draw_episode, draw_evaluation
-from training.judge.rollouts import fixed_gain_twin
+from training.judge.rollouts import fixed_gains
 
 
 def test_the_same_seed_draws_the_same_episode_and_another_seed_another(settings):
@@ -56,7 +56,7 @@ def test_one_arm_of_a_batch_keeps_its_episode(settings):
 
 def test_the_baseline_scatters_less_over_seeds_with_lattice_phases(settings):
     plant = make_plant('rk4', settings)
-    loop, policy = fixed_gain_twin(settings, plant, 'itself')
+    loop, policy = fixed_gains(settings)
 
     def mean_rmse(episodes):
         log = run_episode(plant, episodes, policy, loop, 200)

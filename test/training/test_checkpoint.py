@@ -94,7 +94,7 @@ def test_no_plain_value_of_a_learner_is_forgotten(settings, tmp_path):
     save_checkpoint(tmp_path, model)
     again = load_checkpoint(tmp_path, run)
     plain = (bool, int, float, str, list, deque, type(None))
-    others = ('start_time', '_leaders', '_followers')  # for the log; made of the networks
+    others = ('start_time', '_online', '_targets')  # for the log; made of the networks
     kept = {
         key: value
         for key, value in vars(model).items()

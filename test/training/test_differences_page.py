@@ -119,7 +119,7 @@ def test_the_page_is_made_by_one_command_from_a_folder_of_records(tmp_path):
     target = tmp_path / 'page.md'
     assert main(['--results', str(tmp_path / 'results'), '--out', str(target)]) == 0
     assert '`no_bias` matters most' in target.read_text()
-    assert main(['--results', str(tmp_path / 'results'), '--out', str(tmp_path / 'no/p.md')]) == 2
+    assert main(['--results', str(tmp_path / 'results'), '--out', str(target / 'p.md')]) == 2
 
 
 def test_the_kept_page_is_that_of_the_kept_records(tmp_path):

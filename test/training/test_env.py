@@ -14,7 +14,7 @@ from metactl_ros.metrics import LOST_ERROR_RAD
 from metactl_ros.settings import make_plant
 from metactl_ros.sim.rollout import run_episode, without_warmup
 from metactl_ros.sim.task import draw_episode
-from training.learn.env import ArmEnv, EnvSettings, settled_memory
+from training.learn.env import ArmEnv, settled_memory
 
 PLANTS = pytest.mark.parametrize('plant', ['rk4', 'bullet'])
 
@@ -25,7 +25,7 @@ def make(settings):
 
     def build(plant='rk4', **changes):
         options = {'tau_z_s': 2.0, 'num_rows': 50, 'reward_scale': 100.0, 'warm_start_share': 0.0}
-        env = ArmEnv(settings, EnvSettings(plant=plant, **(options | changes)))
+        env = ArmEnv(settings, plant=plant, **(options | changes))
         made.append(env)
         return env
 

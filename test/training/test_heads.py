@@ -138,27 +138,19 @@ def filled_buffer(num_steps, size):
     return buffer
 
 
-def test_uniform_attention_has_entropy_1():
-    actor = actor_of()
+@pytest.mark.parametrize(
+    ('weight', 'bias', 'window', 'entropy'), [(0, 0, 6, 1.0), (1e6, 1, 6, 0.0), (1, 1, 1, 0.0)]
+)
+def test_entropy_is_1_if_attention_is_uniform_and_0_if_it_is_on_one_row(
+    weight, bias, window, entropy
+):
+    actor = actor_of(window=window)
     attention = actor.features_extractor.block.attention
     with torch.no_grad():
-        attention.in_proj_weight[:WIDTH] = 0.0
-        attention.in_proj_bias[:WIDTH] = 0.0
-    (report,) = inspect_heads(actor, windows())
-    np.testing.assert_allclose(report.entropy, 1.0, rtol=0, atol=1e-12)
-
-
-def test_attention_on_one_row_has_entropy_0():
-    actor = actor_of()
-    with torch.no_grad():
-        actor.features_extractor.block.attention.in_proj_weight[:WIDTH] *= 1e6
-    (report,) = inspect_heads(actor, windows())
-    np.testing.assert_allclose(report.entropy, 0.0, rtol=0, atol=1e-12)
-
-
-def test_a_window_of_one_row_has_entropy_0():
-    (report,) = inspect_heads(actor_of(window=1), windows(window=1))
-    np.testing.assert_array_equal(report.entropy, 0.0)
+        attention.in_proj_weight[:WIDTH] *= weight
+        attention.in_proj_bias[:WIDTH] *= bias
+    (report,) = inspect_heads(actor, windows(window=window))
+    np.testing.assert_allclose(report.entropy, entropy, rtol=0, atol=1e-12)
 
 
 @every_token

@@ -25,7 +25,7 @@ from training.learn.judgements import (
     record_actor,
 )
 from training.learn.run import make_env, make_model, RunError
-from training.train import train, Watch
+from training.train import train, TrainingCallback
 
 QUIET = Console(quiet=True)
 torch.set_num_threads(1)
@@ -74,16 +74,16 @@ def test_a_run_whose_end_is_due_anyway_is_judged_once_there(settings, tmp_path, 
 def test_a_stopped_run_is_judged_as_if_nothing_had_happened(
     settings, tmp_path, monkeypatch, often, stop_at
 ):
-    run, real = small_run(), Watch._on_step
+    run, real = small_run(), TrainingCallback._on_step
     assert train(tmp_path / 'whole', settings, run, resume=False, console=QUIET)
 
     def interrupted(self):
         self.must_stop = self.must_stop or self.num_timesteps == stop_at
         return real(self)
 
-    monkeypatch.setattr(Watch, '_on_step', interrupted)
+    monkeypatch.setattr(TrainingCallback, '_on_step', interrupted)
     assert not train(tmp_path / 'halves', settings, run, resume=False, console=QUIET)
-    monkeypatch.setattr(Watch, '_on_step', real)
+    monkeypatch.setattr(TrainingCallback, '_on_step', real)
     assert train(tmp_path / 'halves', settings, run, resume=True, console=QUIET)
     whole, halves = (read_judgements(tmp_path / name) for name in ('whole', 'halves'))
     assert halves == whole
@@ -93,7 +93,7 @@ def test_a_stopped_run_is_judged_as_if_nothing_had_happened(
 def test_a_run_that_was_killed_is_judged_as_if_nothing_had_happened(
     settings, tmp_path, monkeypatch, often, saved_at, killed_at
 ):
-    run, real, judge = small_run(), Watch._on_rollout_start, Watch.judge
+    run, real, judge = small_run(), TrainingCallback._on_rollout_start, TrainingCallback.judge
     assert train(tmp_path / 'whole', settings, run, resume=False, console=QUIET)
 
     def killed(self):
@@ -108,12 +108,12 @@ def test_a_run_that_was_killed_is_judged_as_if_nothing_had_happened(
         if self.num_timesteps == killed_at:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Watch, '_on_rollout_start', killed)
-    monkeypatch.setattr(Watch, 'judge', killed_after)
+    monkeypatch.setattr(TrainingCallback, '_on_rollout_start', killed)
+    monkeypatch.setattr(TrainingCallback, 'judge', killed_after)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / 'halves', settings, run, resume=False, console=QUIET)
-    monkeypatch.setattr(Watch, '_on_rollout_start', real)
-    monkeypatch.setattr(Watch, 'judge', judge)
+    monkeypatch.setattr(TrainingCallback, '_on_rollout_start', real)
+    monkeypatch.setattr(TrainingCallback, 'judge', judge)
     assert train(tmp_path / 'halves', settings, run, resume=True, console=QUIET)
     whole, halves = (read_judgements(tmp_path / name) for name in ('whole', 'halves'))
     assert halves == whole

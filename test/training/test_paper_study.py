@@ -10,9 +10,9 @@ import pytest
 from support.made_records import COMMIT, judgements, kept_baselines, of_study, ROOT
 
 from metactl_ros.settings import load_file
-from training.judge.presentation import depth_figure, payload_figure
-from training.paper_study import gather, main, ONE_HEAD, page_of, place_of
+from training.paper_study import depth_figure, gather, main, ONE_HEAD, page_of, place_of
 from training.records import ABLATION, INCRT, PAPER_TABLE, Place, run_from
+from training.report import payload_figure
 from training.sweep import expand, Study
 
 STUDY = load_file(Study, ROOT / 'config/studies/paper.yaml', '')

@@ -9,16 +9,19 @@ import pytest
 from support.made_records import cells, COMMIT, kept_baselines, ROOT
 
 from training.judge.analysis import comparison_facts
-from training.judge.presentation import (
+from training.records import PAPER_STEPS, PAPER_TABLE, run_from, TUNED
+from training.report import (
     ablation_figure,
+    analyse,
+    analyse_as_paper,
     comparison_rows,
     forest_figure,
+    main,
     main_rows,
+    parse_args,
     payload_figure,
     seeds_figure,
 )
-from training.records import PAPER_STEPS, PAPER_TABLE, run_from, TUNED
-from training.report import analyse, analyse_as_paper, main, parse_args
 
 FIGURES = ('forest', 'payload', 'ablation', 'seeds')
 INCRT = {2.0: [-62.0, -58.0, -55.0, -51.0, -47.0], 5.0: [-64.7, -58.0, -34.3, 15.0, None]}

@@ -10,7 +10,7 @@ import torch
 
 from metactl_ros.control.shield import project_all
 from metactl_ros.errors import ConfigError
-from training.learn.env import ArmEnv, EnvSettings
+from training.learn.env import ArmEnv
 from training.learn.shielded_sac import (
     distance_to_admissible,
     project,
@@ -25,9 +25,11 @@ WINDOW = 4
 def env(settings):
     env = ArmEnv(
         settings,
-        EnvSettings(
-            plant='rk4', tau_z_s=2.0, num_rows=WINDOW, reward_scale=100.0, warm_start_share=0.0
-        ),
+        plant='rk4',
+        tau_z_s=2.0,
+        num_rows=WINDOW,
+        reward_scale=100.0,
+        warm_start_share=0.0,
     )
     yield env
     env.close()

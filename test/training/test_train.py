@@ -18,7 +18,7 @@ import torch
 from metactl_ros.errors import ConfigError
 from training.learn.checkpoint import load_checkpoint
 from training.learn.run import choose_device, read_run, RunError
-from training.train import main, train, Watch
+from training.train import main, train, TrainingCallback
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = Console(quiet=True)
@@ -47,16 +47,16 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(
 ):
     run = small_run(400)
     assert train(tmp_path / 'whole', settings, run, resume=False, console=QUIET)
-    real = Watch._on_step
+    real = TrainingCallback._on_step
 
     def interrupted(self):
         if self.num_timesteps == stop_at:
             signal.raise_signal(signal.SIGTERM)
         return real(self)
 
-    monkeypatch.setattr(Watch, '_on_step', interrupted)
+    monkeypatch.setattr(TrainingCallback, '_on_step', interrupted)
     assert not train(tmp_path / 'halves', settings, run, resume=False, console=QUIET)
-    monkeypatch.setattr(Watch, '_on_step', real)
+    monkeypatch.setattr(TrainingCallback, '_on_step', real)
     assert train(tmp_path / 'halves', settings, run, resume=True, console=QUIET)
     whole, halves = (state_of(tmp_path / name, run) for name in ('whole', 'halves'))
     assert len(whole) == len(halves)
@@ -162,7 +162,7 @@ def test_sigterm_writes_a_checkpoint_within_5_seconds(tmp_path):
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
-        (['--resume', 'nowhere'], 'nowhere: not a run directory'),
+        (['--resume', 'nowhere'], 'nowhere/config.json: cannot be read'),
         (['--model', 'incrd', '--out', 'RUN'], "unknown model 'incrd'; did you mean 'incrt'?"),
         (['--window', '0', '--out', 'RUN'], 'window'),
     ],

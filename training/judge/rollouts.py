@@ -138,7 +138,7 @@ def run_controller(
             controller, policy = prepared or prepare(spec, settings, batch)
             loop = ControlLoop(settings.arm, adapted(controller), conditions.enforcement)
             if twin == 'knowing_memory':
-                loop, policy = fixed_gain_twin(settings, plant, twin)
+                loop, policy = gains_knowing_memory(settings, plant)
             chosen = policy or ConstantPolicy(loop.nominal_action)
             yield run_episode(plant, batch, chosen, loop, num_steps)
     finally:
@@ -218,26 +218,26 @@ def settings_of_twin(settings: Settings, twin: Twin) -> Settings:
     return settings
 
 
-def fixed_gain_twin(settings: Settings, plant: Plant, twin: Twin) -> tuple[ControlLoop, Policy]:
-    """Return the loop and the policy of the fixed-gain baseline, or of one of its twins.
+def fixed_gains(
+    settings: Settings, enforcement: Enforcement = 'enforce'
+) -> tuple[ControlLoop, Policy]:
+    """Return the loop and the policy of the baseline, without the guards of a robot."""
+    loop = ControlLoop(settings.arm, for_learning(settings.controller), enforcement)
+    return loop, ConstantPolicy(loop.nominal_action)
 
-    The twin that knows z carries it in the bias column of eta. To the shield, whose model has no
-    friction, that is a disturbance, so there it only counts.
+
+def gains_knowing_memory(settings: Settings, plant: Plant) -> tuple[ControlLoop, Policy]:
+    """Return the baseline that is given z exactly, and carries it in the bias column of eta.
+
+    To the shield, whose model has no friction, that is a disturbance, so there it only counts.
     """
-    knows_memory = twin == 'knowing_memory'
-    loop = ControlLoop(
-        settings.arm,
-        for_learning(settings.controller),
-        enforcement='count' if knows_memory else 'enforce',
-    )
+    loop, fixed = fixed_gains(settings, enforcement='count')
 
-    fixed = ConstantPolicy(loop.nominal_action)
-
-    def knowing_memory(window: Array) -> Array:
+    def policy(window: Array) -> Array:
         theta = loop.gain_map.gains(fixed(window))
         memory = plant.memory_nm
         n = memory.shape[-1]
         theta[..., 2 * n : 3 * n] = memory  # the bias column, behind K_d and Lambda
         return loop.gain_map.action(theta)
 
-    return loop, knowing_memory if knows_memory else fixed
+    return loop, policy

@@ -9,7 +9,7 @@
 An episode lasts T and is then truncated; it is terminated only when the arm loses its reference.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -33,34 +33,30 @@ Observation: TypeAlias = NDArray[np.float32]
 LOST_STEPS = 10
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EnvSettings:
-    """What an environment is, beside the shipped arm, world and controller."""
-
-    plant: PlantName
-    tau_z_s: float
-    num_rows: int
-    """W, the length of the window."""
-    reward_scale: float
-    warm_start_share: float
-    """Share of episodes that begin with the memory of a run under way."""
-
-
 class ArmEnv(gymnasium.Env[Observation, Observation]):
     """One arm, one episode at a time."""
 
     metadata = {'render_modes': []}  # noqa: RUF012 - Gymnasium's own type
 
     def __init__(
-        self, settings: Settings, env: EnvSettings, enforcement: Enforcement = 'enforce'
+        self,
+        settings: Settings,
+        *,
+        plant: PlantName,
+        tau_z_s: float,
+        num_rows: int,
+        reward_scale: float,
+        warm_start_share: float,
+        enforcement: Enforcement = 'enforce',
     ) -> None:
-        controller = with_window(for_learning(settings.controller), env.num_rows)
-        self._settings = settings
-        self._env = env
-        self._plant = make_plant(env.plant, settings)
+        """Make the plant and the loop; `warm_start_share` of the episodes begin under way."""
+        controller = with_window(for_learning(settings.controller), num_rows)
+        self._settings, self._tau_z_s = settings, tau_z_s
+        self._reward_scale, self._warm_start_share = reward_scale, warm_start_share
+        self._plant = make_plant(plant, settings)
         self.loop = ControlLoop(settings.arm, controller, enforcement)
         num_extra = controller.context.num_extra
-        size = env.num_rows * len(feature_names(settings.arm.joint_names, num_extra))
+        size = num_rows * len(feature_names(settings.arm.joint_names, num_extra))
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.loop.action_size,), np.float32)
         self.drawn_from: dict[str, Any] = {}
@@ -84,11 +80,11 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
         return self._observe(), {}
 
     def _draw(self) -> Episode:
-        episode = draw_episode(self._settings.plant.task, self.np_random, self._env.tau_z_s)
-        if self.np_random.random() >= self._env.warm_start_share:
+        episode = draw_episode(self._settings.plant.task, self.np_random, self._tau_z_s)
+        if self.np_random.random() >= self._warm_start_share:
             return episode
         gain = self._settings.plant.friction.memory_gain_nmprad
-        memory_nm = settled_memory(episode, gain, self._env.tau_z_s)
+        memory_nm = settled_memory(episode, gain, self._tau_z_s)
         return replace(episode, start=replace(episode.start, memory_nm=memory_nm))
 
     def step(self, action: Observation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -100,8 +96,8 @@ class ArmEnv(gymnasium.Env[Observation, Observation]):
         error = self._reference.q_rad - self._state.q_rad
         is_lost = not np.all(np.abs(error) < LOST_ERROR_RAD)  # NaN is lost, too
         terms = {
-            'tracking': 0.0 if is_lost else -self._env.reward_scale * float(error @ error),
-            'lost': -self._env.reward_scale * LOST_STEPS * LOST_ERROR_RAD**2 if is_lost else 0.0,
+            'tracking': 0.0 if is_lost else -self._reward_scale * float(error @ error),
+            'lost': -self._reward_scale * LOST_STEPS * LOST_ERROR_RAD**2 if is_lost else 0.0,
         }
         is_over = seconds(self._state.stamp_ns) >= self._settings.controller.context.horizon_s
         decision, gain_map = step.decision, self.loop.gain_map

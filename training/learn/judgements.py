@@ -38,7 +38,6 @@ tenth of an equal share, 0.1 / K.
 """
 
 from collections.abc import Callable
-import json
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +52,7 @@ from torch.nn.attention import sdpa_kernel, SDPBackend
 
 from metactl_ros.files import write_json
 from metactl_ros.signals import Array
+from training.commands import read_json
 from training.learn.attention import AttentionBlock, CausalBlock, Heads
 from training.learn.networks import DeepAttention, ShallowAttention, WindowExtractor
 from training.learn.run import RunError
@@ -288,10 +288,7 @@ def read_judgements(folder: Path) -> list[dict[str, Any]]:
     path = folder / FILE
     if not path.exists():
         return []
-    try:
-        found = json.loads(path.read_text(encoding='utf-8'))
-    except ValueError as error:
-        raise RunError(f'{path}: not valid JSON ({error}); remove it to go on without.') from None
+    found = read_json(path, 'remove it to go on without.', RunError)
     if not isinstance(found, list):
         raise RunError(f'{path}: expected a list of judgements; remove it to go on without.')
     return found

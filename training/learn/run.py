@@ -13,7 +13,6 @@ over what is shipped; what it does not mention stays.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-import json
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -37,7 +36,8 @@ from metactl_ros.settings import (
     share_directory,
 )
 from metactl_ros.signals import Array
-from training.learn.env import ArmEnv, EnvSettings
+from training.commands import read_json
+from training.learn.env import ArmEnv
 from training.learn.networks import make_policy_kwargs, Model, NetworkConfig
 from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 
@@ -161,14 +161,14 @@ def choose_device(name: str) -> str:
 
 def make_env(settings: Settings, run: RunConfig) -> ArmEnv:
     """Return the environment of a run."""
-    env = EnvSettings(
+    return ArmEnv(
+        settings,
         plant=run.plant,
         tau_z_s=run.tau_z,
         num_rows=run.window,
         reward_scale=run.hyper.reward_scale,
         warm_start_share=run.hyper.warm_start_share,
     )
-    return ArmEnv(settings, env)
 
 
 def make_model(settings: Settings, run: RunConfig, env: ArmEnv, log_dir: Path) -> ShieldedSAC:
@@ -246,14 +246,9 @@ def read_origin(folder: Path) -> dict[str, Any]:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / 'config.json'
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding='utf-8'))
-    except OSError as error:
-        raise RunError(f'{folder}: not a run directory ({error}); train one first.') from None
-    except json.JSONDecodeError as error:
-        raise RunError(f'{path}: not valid JSON ({error}); the run cannot be used.') from None
-    return content
+    remedy = 'not a run directory: train one first, or name another.'
+    found: dict[str, Any] = read_json(folder / 'config.json', remedy, RunError)
+    return found
 
 
 def read_settings(folder: Path) -> Settings:

@@ -205,17 +205,17 @@ class ShieldedSAC(SAC):
         rows = []
         for _ in range(gradient_steps):
             samples: Any = self.replay_buffer.sample(batch_size)
-            rows.append(self._improve(samples))
-            self._follow()
+            rows.append(self._gradient_step(samples))
+            self._update_targets()
         self._n_updates += gradient_steps
         self.logger.record('train/n_updates', self._n_updates, exclude='tensorboard')
         for name in rows[0] if rows else ():
             self.logger.record(f'train/{name}', float(np.mean([row[name] for row in rows])))
 
-    def _improve(self, samples: ShieldedSamples) -> dict[str, float]:
-        actions, log_prob = self._propose(samples.observations)
-        entropy_weight, entropy_loss = self._improve_entropy(log_prob)
-        critic_loss = self._improve_critic(samples, entropy_weight)
+    def _gradient_step(self, samples: ShieldedSamples) -> dict[str, float]:
+        actions, log_prob = self._sample_actions(samples.observations)
+        entropy_weight, entropy_loss = self._update_entropy(log_prob)
+        critic_loss = self._update_critic(samples, entropy_weight)
         with torch.inference_mode():  # features of the state: no action in them, no graph needed
             features = self.critic.extract_features(
                 samples.observations, self.critic.features_extractor
@@ -235,7 +235,7 @@ class ShieldedSAC(SAC):
         tensors = {'actor_loss': actor_loss, 'ent_coef': entropy_weight, 'distance': distance}
         return said | {name: float(tensor.detach()) for name, tensor in tensors.items()}
 
-    def _propose(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sample_actions(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return sampled actions, shape (B, m), and their log-probability, shape (B, 1).
 
         It is SB3's squashed Gaussian. The noise is at hand, so it need not be found again from
@@ -248,21 +248,21 @@ class ShieldedSAC(SAC):
         surprise = 0.5 * noise.square() + HALF_LOG_TWO_PI + log_std + squash
         return actions, -surprise.sum(dim=1, keepdim=True)
 
-    def _follow(self) -> None:
+    def _update_targets(self) -> None:
         """Let the targets follow the critics by tau: SB3's polyak update, all tensors at once."""
         with torch.no_grad():
-            torch._foreach_mul_(self._followers, 1.0 - self.tau)
-            torch._foreach_add_(self._followers, self._leaders, alpha=self.tau)
+            torch._foreach_mul_(self._targets, 1.0 - self.tau)
+            torch._foreach_add_(self._targets, self._online, alpha=self.tau)
 
     def _create_aliases(self) -> None:
         super()._create_aliases()
-        self._leaders: list[torch.Tensor] = [*self.critic.parameters()]
-        self._followers: list[torch.Tensor] = [*self.critic_target.parameters()]
+        self._online: list[torch.Tensor] = [*self.critic.parameters()]
+        self._targets: list[torch.Tensor] = [*self.critic_target.parameters()]
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), '_leaders', '_followers']
+        return [*super()._excluded_save_params(), '_online', '_targets']
 
-    def _improve_entropy(self, log_prob: torch.Tensor) -> tuple[torch.Tensor, float]:
+    def _update_entropy(self, log_prob: torch.Tensor) -> tuple[torch.Tensor, float]:
         """Return the weight of the entropy, before its own update, and the loss of that update."""
         if self.ent_coef_optimizer is None or self.log_ent_coef is None:
             return self.ent_coef_tensor, 0.0
@@ -275,9 +275,9 @@ class ShieldedSAC(SAC):
         self.ent_coef_optimizer.step()
         return weight, loss
 
-    def _improve_critic(self, samples: ShieldedSamples, entropy_weight: torch.Tensor) -> float:
+    def _update_critic(self, samples: ShieldedSamples, entropy_weight: torch.Tensor) -> float:
         with torch.inference_mode():
-            next_actions, next_log_prob = self._propose(samples.next_observations)
+            next_actions, next_log_prob = self._sample_actions(samples.next_observations)
             next_q = torch.cat(self.critic_target(samples.next_observations, next_actions), dim=1)
             next_value = torch.min(next_q, dim=1, keepdim=True).values
             next_value = next_value - entropy_weight * next_log_prob
