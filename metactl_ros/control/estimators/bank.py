@@ -84,6 +84,8 @@ class BankSettings:
     """How likely each delay is before anything is measured, as logits."""
     sharpness: float
     """How decidedly the better hypothesis is preferred; 0 leaves it to a policy alone."""
+    payload_mean: float = 0.0
+    """What a payload that nobody tells of is taken for at first, as a share of the largest."""
     is_scheduled: bool = False
     """Whether a policy sets the schedule, tick by tick, from a window of innovations."""
 
@@ -99,6 +101,7 @@ class BankSettings:
         require_not_negative(
             'BankSettings',
             payload_std=self.payload_std,
+            payload_mean=self.payload_mean,
             drift=self.drift,
             correction=self.correction,
             offset_drift=self.offset_drift,
@@ -171,9 +174,14 @@ class ObserverBank:
         self._delays = np.arange(settings.num_delays)
 
     def begin(self, q: Array, qd: Array, payload_kg: Array, effort_nm: Array) -> None:
-        """Forget everything; the arm is at (q, qd), shape (..., n), and held by an effort."""
+        """Forget everything; the arm is at (q, qd), shape (..., n), and held by an effort.
+
+        A payload of exactly 0 is what is told when nobody knows: the expected one is taken then.
+        An arm that carries nothing is off by as much, but an arm that carries any is off by less.
+        """
         K, lead, n = self.settings.num_delays, q.shape[:-1], q.shape[-1]
         share = np.clip(payload_kg / self.settings.payload_max_kg, 0.0, 1.0)
+        share = np.where(payload_kg == 0.0, self.settings.payload_mean, share)
         self._q, self._v = _repeat(q, K), _repeat(qd, K)
         self._theta = np.broadcast_to(self._mean, (*lead, K, n, NUM_FEATURES))
         self._zeta = np.zeros((*lead, K, n, len(HORIZONS_S)))
