@@ -90,6 +90,7 @@ def seed_row(folder: Path) -> dict[str, Any]:
     kept = ('regime', 'rmse_mrad', 'num_lost', 'num_arms', 'shield_activation', 'coverage')
     return {
         'seed': result['run']['seed'],
+        'run': result['run'],
         'best': result['best'],
         'cpu_minutes': result['cpu_minutes'],
         'rho_nm': found['rho_nm'],

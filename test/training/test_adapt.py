@@ -90,6 +90,7 @@ def bank_settings(constants):
         prior_mean=mean,
         prior_std=std,
         payload_std=math.exp(constants.log_payload_std.item()),
+        payload_mean=constants.payload_mean.item(),
         drift=drift,
         correction=network.FIRST_SHARES[:6],
         offset_drift=1e-3,

@@ -42,6 +42,7 @@ class BankConstants(nn.Module):
         self.log_std = nn.Parameter(torch.log(torch.tensor([0.3, 0.6, 0.3, 0.2, 1.0, 1.0, 4.0])))
         self.log_drift = nn.Parameter(torch.full((NUM_FEATURES - 1,), -11.5))
         self.log_payload_std = nn.Parameter(torch.log(torch.tensor(0.3)))
+        self.payload_mean = nn.Parameter(torch.tensor(0.2))
 
 
 class Bank(NamedTuple):
@@ -166,8 +167,10 @@ def begin_bank(
     def every(x: Tensor) -> Tensor:
         return x[:, None].expand(B, K, *x.shape[1:]).contiguous()
 
-    payload = (payload_hat_kg / at.payload_unit_kg).clamp(0.0, 1.0)
-    body = bodies.loaded(at.model, payload * at.payload_unit_kg)
+    told = (payload_hat_kg / at.payload_unit_kg).clamp(0.0, 1.0)
+    expected = constants.payload_mean.to(y_q.dtype).clamp(0.0, 1.0)
+    payload = torch.where(payload_hat_kg == 0.0, expected, told)
+    body = bodies.loaded(at.model, told * at.payload_unit_kg)
     held = bodies.bias(body, y_q, torch.zeros_like(y_v))
     P = torch.diag(torch.exp(2.0 * constants.log_std)).to(y_q.dtype)
     return Bank(

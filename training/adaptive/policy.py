@@ -144,6 +144,7 @@ def bank_settings(constants: BankConstants, payload_max_kg: float) -> BankSettin
         prior_mean=numbers(constants.mean),
         prior_std=numbers(constants.log_std.exp()),
         payload_std=math.exp(constants.log_payload_std.item()),
+        payload_mean=min(max(constants.payload_mean.item(), 0.0), 1.0),
         drift=numbers(constants.log_drift.exp()),
         correction=(0.8, 0.03, 0.3, 0.3, 0.1, 0.05),
         offset_drift=1e-3,

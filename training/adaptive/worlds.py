@@ -123,6 +123,11 @@ class Draw:
         return torch.rand(self.num, *shape, generator=self.generator) < share
 
 
+HOME_SHARE = 0.3
+"""Of worlds that are near the two-link arm of the benchmark."""
+HIDDEN_LIMIT_SHARE, PAYLOAD_STEP_SHARE, TOLD_SHARE = 0.12, 0.15, 0.5
+"""Of worlds whose motors give less than they are sent, whose payload changes on the way, and whose
+payload the controller is told."""
 HOME_LINKS = (6.0, 4.0, 0.7, 0.7)
 """Masses and lengths of the shipped arm, kg and m."""
 HOME_EFFORT_NM, HOME_RATE_NMPS = (150.0, 60.0), (4000.0, 1500.0)
@@ -143,7 +148,7 @@ class _Load(NamedTuple):
     step: Tensor
 
 
-def draw_world(num: int, generator: torch.Generator, home: float = 0.3) -> World:
+def draw_world(num: int, generator: torch.Generator, home: float = HOME_SHARE) -> World:
     """Draw a batch of worlds; a share `home` is near the two-link arm of the benchmark."""
     d = Draw(num, generator)
     is_home = d.chance(home)
@@ -159,7 +164,7 @@ def draw_world(num: int, generator: torch.Generator, home: float = 0.3) -> World
     hidden = d.at_home(is_home, HOME_HIDDEN_NM, need) * d.uniform(0.9, 1.15, 2)
     held = torch.stack((full.b1 + full.b2, full.b2), -1)
     hidden = torch.maximum(hidden, HOLDING_SHARE * held)
-    hidden = torch.where(d.chance(0.12, 1), hidden, 1e6)
+    hidden = torch.where(d.chance(HIDDEN_LIMIT_SHARE, 1), hidden, 1e6)
     felt = bodies.effective_inertia(bodies.inertia(full, torch.zeros(num, 2), arms.rotor))
     static = torch.minimum(0.02 * effort * d.log_uniform(0.3, 3.0, 2), 60.0 * felt)
     static = torch.where(is_home[:, None], HOME_STATIC_NM * d.log_uniform(0.35, 2.0, 1), static)
@@ -210,12 +215,12 @@ def _draw_arms(d: 'Draw', is_home: Tensor) -> tuple[Arms, Tensor]:
 
 
 def _draw_load(d: 'Draw', is_home: Tensor, mass_kg: Tensor) -> _Load:
-    """Return payloads: half of them are told to the controller, with an error."""
+    """Return payloads; those that are told to the controller are so with an error."""
     unit = torch.where(is_home, HOME_PAYLOAD_KG, mass_kg * d.log_uniform(0.1, 0.35))
     begin = torch.where(d.chance(0.25), 0.0, unit * d.uniform(0.0, 0.7))
     told = (begin + 0.035 * unit * d.normal()).clamp(min=0.0)
-    step = torch.where(d.chance(0.15), unit * d.uniform(-0.2, 0.25), 0.0)
-    return _Load(unit, begin, torch.where(d.chance(0.5), told, 0.0), step)
+    step = torch.where(d.chance(PAYLOAD_STEP_SHARE), unit * d.uniform(-0.2, 0.25), 0.0)
+    return _Load(unit, begin, torch.where(d.chance(TOLD_SHARE), told, 0.0), step)
 
 
 def _draw_reference(d: 'Draw', is_home: Tensor) -> dict[str, Tensor]:

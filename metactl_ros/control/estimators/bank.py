@@ -93,6 +93,8 @@ class BankSettings:
     """How likely each delay is before anything is measured, as logits."""
     sharpness: float
     """How decidedly the better hypothesis is preferred; 0 leaves it to a policy alone."""
+    payload_mean: float = 0.0
+    """What a payload that nobody tells of is taken for at first, as a share of the largest."""
     is_scheduled: bool = False
     """Whether a policy sets the schedule, tick by tick, from a window of innovations."""
 
@@ -108,6 +110,7 @@ class BankSettings:
         require_not_negative(
             'BankSettings',
             payload_std=self.payload_std,
+            payload_mean=self.payload_mean,
             drift=self.drift,
             correction=self.correction,
             offset_drift=self.offset_drift,
@@ -202,9 +205,14 @@ class ObserverBank:
         self._scales = np.array([1.0, dt_s, 1.0, 1.0 / dt_s, 1.0 / dt_s, 1.0 / dt_s**2])
 
     def begin(self, q: Array, qd: Array, payload_kg: Array, effort_nm: Array) -> None:
-        """Forget everything; the arm is at (q, qd), shape (..., n), and held by an effort."""
+        """Forget everything; the arm is at (q, qd), shape (..., n), and held by an effort.
+
+        A payload of exactly 0 is what is told when nobody knows: the expected one is taken then.
+        An arm that carries nothing is off by as much, but an arm that carries any is off by less.
+        """
         K, lead, n = self.settings.num_delays, q.shape[:-1], q.shape[-1]
         share = np.clip(payload_kg / self.settings.payload_max_kg, 0.0, 1.0)
+        share = np.where(payload_kg == 0.0, self.settings.payload_mean, share)
         self._state = np.zeros((len(FARTHEST), *lead, K, n))
         self._state[0], self._state[1] = _repeat(q, K), _repeat(qd, K)
         self._farthest = _as_parts(FARTHEST, self._state)

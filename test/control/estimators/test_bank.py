@@ -93,6 +93,15 @@ def test_a_wrong_payload_is_corrected_by_more_than_half_within_four_seconds(payl
     assert np.abs(error).max() < 0.02
 
 
+def test_where_no_payload_is_told_the_expected_one_is_taken_at_first():
+    bank = ObserverBank(replace(BANK, payload_mean=0.2), ARM, DT_S)
+    rest, told_kg = np.zeros((3, 2)), np.array([0.0, 1e-3, 1.5])
+    bank.begin(rest, rest, told_kg, ARM.body(0.0).gravity(rest))
+    bank.innovate(rest, rest)
+    belief = bank.to_now(bank.constant_schedule(), rest, rest)
+    assert belief.payload_kg == pytest.approx([0.6, 1e-3, 1.5])
+
+
 def test_a_batch_is_its_arms_one_by_one():
     rng = np.random.default_rng(5)
     together = ObserverBank(BANK, ARM, DT_S)
