@@ -270,15 +270,15 @@ def _recorded_inputs(log: TickLog) -> Iterator[TickInputs]:
         )
 
 
-def summarise(log: TickLog, is_guided: NDArray[np.bool_]) -> dict[str, Any]:
+def summarise(log: TickLog, *, follows: bool) -> dict[str, Any]:
     """Return the figures of a recording; those that nothing was measured for are None.
 
-    Ticks in `is_guided`, shape (T,), followed nothing.
+    A controller that `follows` nothing has no tracking error.
     """
     return {
         'num_ticks': len(log.stamp_ns),
         'duration_s': float(log.time_s[-1]),
-        'rmse_rad': rmse(log, ~is_guided),
+        'rmse_rad': rmse(log) if follows else dict.fromkeys((*log.joint_names, 'total')),
         'effort': effort_figures(log.effort_nm, log.joint_names),
         'gains': gain_figures(log.gains, log.gain_names),
         'shield_activation': float(np.mean(log.shield['was_moved'])),
@@ -324,9 +324,9 @@ def tick_counts(
     }
 
 
-def rmse(log: TickLog, follows: NDArray[np.bool_]) -> dict[str, float | None]:
+def rmse(log: TickLog) -> dict[str, float | None]:
     """Return the tracking error of each joint and of all, rad, over the ticks that had a goal."""
-    rows = follows & (log.num_states > 0) & (log.shield['reference_is_valid'] != 0.0)
+    rows = (log.num_states > 0) & (log.shield['reference_is_valid'] != 0.0)
     wanted, found = log.q_desired_rad[rows], log.q_rad[rows]
     if len(found) < 2:  # the first one does not count
         return dict.fromkeys((*log.joint_names, 'total'))

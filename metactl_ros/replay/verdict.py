@@ -162,7 +162,10 @@ def replay_bag(request: ReplayRequest) -> ReplayResult:
             'count': len(result.violations),
             'first': [entry._asdict() for entry in result.violations[:20]],
         },
-        'recording': {'of': who_recorded(log), **summarise(log, is_guided)},
+        'recording': {
+            'of': who_recorded(log),
+            **summarise(log, follows=chosen.recorded.guiding is None),
+        },
         'times_real_time': round(float(log.time_s[-1] / elapsed_s), 1),
     }
     return replace(result, facts=_finite(facts))

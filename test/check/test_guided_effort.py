@@ -15,7 +15,7 @@ from metactl_ros.check.guided_effort import guided_effort, guided_ticks
 from metactl_ros.check.matrix_law import chain_of
 from metactl_ros.control.guiding import GuidingLaw
 from metactl_ros.control.modes import Mode
-from metactl_ros.replay.recompute import GUIDED, reproduce, rmse, tick_counts
+from metactl_ros.replay.recompute import GUIDED, reproduce, summarise, tick_counts
 from metactl_ros.sim.rollout import unguarded
 
 CONTROLLER, POLICY = load_classical('gravity_compensation', SETTINGS.controller, None, 0.0)
@@ -82,8 +82,8 @@ def test_ticks_that_were_guided_count_as_not_certified(held):
 
 def test_of_what_followed_nothing_there_is_no_tracking_error(held):
     log, _ = held
-    whole = rmse(log, np.zeros(len(log.now_ns), dtype=bool))
-    assert set(whole.values()) == {None}
+    assert set(summarise(log, follows=False)['rmse_rad'].values()) == {None}
+    assert summarise(log, follows=True)['rmse_rad']['total'] is not None
 
 
 @pytest.mark.parametrize(
