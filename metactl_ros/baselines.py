@@ -8,6 +8,8 @@
     adaptive_bank       the same with a bank of observers: state, payload and disturbance of an arm
                         whose states may be late
     oracle              constant gains with the truth for an estimate: a limit, not a competitor
+    gravity_compensation
+                        no gains at all: the arm is guided by hand (`control/guiding.py`)
 
 They run in the loop of the learned policy, under the same limits, modes and shield. An estimate is
 a column of Phi of its own with a weight from 0 to 1: what the shield, which counts on it, may take
@@ -29,6 +31,8 @@ from metactl_ros.control.estimators.bank_estimation import token_size
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.estimators.friction_observers import OracleSettings
 from metactl_ros.control.gain_map import ColumnRange, GainBox, GainMap
+from metactl_ros.control.guiding import GuidingSettings
+from metactl_ros.control.law import nominal_gains
 from metactl_ros.control.lyapunov import CROSS_S, kronecker_matrix, SPEED_S2
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.rigid_body import ArmModel
@@ -52,6 +56,9 @@ BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
 ClassicalName: TypeAlias = Literal['ct'] | BaselineName
 CLASSICAL: tuple[ClassicalName, ...] = ('ct', *BASELINES)
 ORACLE: BaselineName = 'oracle'
+GRAVITY_COMPENSATION = 'gravity_compensation'
+CONTROLLERS = (*CLASSICAL, GRAVITY_COMPENSATION)
+"""Whatever can be asked for by name: what tracks, and what is guided by hand."""
 
 SLOTINE_LI_TORQUES = (
     'coulomb_rate',
@@ -232,6 +239,11 @@ def load_classical(
     The oracle is given the payload; the rest it takes from the world that the arm has by default.
     None for the arm is the two-link arm.
     """
+    if name == GRAVITY_COMPENSATION:
+        controller = replace(controller, guiding=load_guiding(baselines, arm))
+        gains = nominal_gains(controller.law, controller.gain_box.layout, controller.num_joints)
+        action = GainMap(controller.gain_box, controller.num_joints).action(gains)
+        return Classical(controller, ConstantPolicy(action))
     if isinstance(arm, FromUrdf):
         spec, plant = spec_for(name, arm, controller, baselines), load_plant(arm)
     else:
@@ -240,6 +252,22 @@ def load_classical(
     if spec.knows_plant:
         truth = truth_of(plant, payload_kg, plant.task.tau_z_s)
     return make_classical(controller, spec.baseline, truth)
+
+
+def load_guiding(path: Path | None, arm: ArmModel | None = None) -> GuidingSettings:
+    """Return how an arm is guided by hand, from a YAML file, by default the shipped one.
+
+    That knows the friction of the two-link arm, which is scaled to the joints of another one.
+    """
+    guiding = load_file(GuidingSettings, path, 'gravity_compensation.yaml')
+    if path is not None or not isinstance(arm, FromUrdf):
+        return guiding
+    shipped = load_file(PlantSettings, None, 'plant.yaml').friction
+    num_joints = len(arm.joint_names)
+    static = for_joints(friction_of(arm, shipped).static_nm, num_joints)
+    share = static / for_joints(shipped.static_nm, 2).max()
+    coulomb_nm = share * for_joints(guiding.coulomb_nm, num_joints)
+    return replace(guiding, coulomb_nm=tuple(coulomb_nm.tolist()))
 
 
 def make_classical(

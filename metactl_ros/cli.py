@@ -17,7 +17,7 @@ import signal
 import sys
 from typing import Any, NamedTuple
 
-from metactl_ros.baselines import CLASSICAL
+from metactl_ros.baselines import CONTROLLERS
 from metactl_ros.errors import ConfigError, legible, MetactlError
 from metactl_ros.options import (
     add_arguments,
@@ -145,7 +145,7 @@ class Replay:
     bundle: Path | None = option(
         None, 'a policy', default_help='as recorded', metavar='NAME.metactl', group='which'
     )
-    controller: str | None = option(None, 'a classical one', choices=CLASSICAL, group='which')
+    controller: str | None = option(None, 'a classical one', choices=CONTROLLERS, group='which')
     classical_file: Path | None = shared(None, ControllerOptions, 'classical_file')
     out: Path | None = option(None, 'folder', default_help='runs/replay/BAG', metavar='FOLDER')
     arm_file: Path | None = shared(None, ControllerOptions, 'arm_file')

@@ -26,7 +26,7 @@ from typing import Any, cast, get_args, get_type_hints, NamedTuple, TypeVar
 
 import numpy as np
 
-from metactl_ros.baselines import CLASSICAL
+from metactl_ros.baselines import CONTROLLERS
 from metactl_ros.errors import ConfigError
 from metactl_ros.files import read_yaml
 from metactl_ros.settings import PlantName, share_directory
@@ -204,7 +204,9 @@ class ControllerOptions:
     """What is asked of the controller; its node has parameters of the same names."""
 
     controller: str = option(
-        'policy', 'policy: the bundle; the others are classical', choices=('policy', *CLASSICAL)
+        'policy',
+        'policy: the bundle; gravity_compensation: guided by hand; the others are classical',
+        choices=('policy', *CONTROLLERS),
     )
     policy: str = option(
         '',
@@ -384,7 +386,7 @@ def require_sound_parameters(values: Mapping[str, Any], num_joints: int) -> None
         ConfigError: With the name of the parameter.
     """
     for name, choices in (
-        ('controller', ('policy', *CLASSICAL)),
+        ('controller', ('policy', *CONTROLLERS)),
         ('reference', ('sinusoid', 'trajectory')),
     ):
         if values[name] not in choices:

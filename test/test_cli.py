@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from metactl_ros.baselines import CLASSICAL
+from metactl_ros.baselines import CLASSICAL, CONTROLLERS
 from metactl_ros.cli import main
 from metactl_ros.errors import ConfigError
 from metactl_ros.processes import parameters_of, Setup
@@ -31,7 +31,7 @@ def test_an_unknown_controller_is_refused_with_the_names_there_are(words, capsys
         main([*words, '--controller', 'nobody'])
     said = capsys.readouterr().err
     assert ended.value.code == 2
-    assert all(name in said for name in CLASSICAL)
+    assert all(name in said for name in CONTROLLERS)
 
 
 @pytest.mark.parametrize('name', CLASSICAL)

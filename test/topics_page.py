@@ -45,8 +45,8 @@ TOPICS = {
             '~/joint_trajectory',
             'trajectory_msgs/JointTrajectory',
             'if reference: trajectory; refused, with a word in the log, if a joint would leave '
-            'its limits on the way, beyond 2,000 points, beyond 10,000 of them a second, and in '
-            'STOP, BLIND or FAULT; empty: hold',
+            'its limits on the way, beyond 2,000 points, beyond 10,000 of them a second, in '
+            'STOP, BLIND or FAULT, and by gravity_compensation; empty: hold',
         ),
         ('in', '~/payload', 'std_msgs/Float64', 'payload estimate, kg'),
         (

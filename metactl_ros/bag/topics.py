@@ -23,6 +23,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 from metactl_ros.config import build, LATER, stated
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
+from metactl_ros.control.guiding import GuidingSettings
 from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.window import ContextSettings
@@ -170,6 +171,8 @@ class RecordedController:
     """Of a controller with an estimator: alpha and P, and the rho that was certified."""
     context: ContextSettings | None = field(default=None, metadata=LATER)
     """Of a policy that schedules such a bank."""
+    guiding: GuidingSettings | None = field(default=None, metadata=LATER)
+    """Of gravity_compensation."""
     action: tuple[float, ...] | None = None
     """What a constant policy proposes, shape (m,); None if it depends on the window."""
 
@@ -189,6 +192,7 @@ class RecordedController:
             estimator=controller.estimator,
             lyapunov=controller.lyapunov if controller.estimator else None,
             context=controller.context if controller.payload_max_kg else None,
+            guiding=controller.guiding,
             action=None if action is None else tuple(action.tolist()),
         )
 
@@ -216,6 +220,7 @@ class RecordedController:
             estimator=self.estimator,
             lyapunov=lyapunov,
             context=self.context or robot.context,
+            guiding=self.guiding,
         )
 
 

@@ -25,8 +25,9 @@ at each tick, by the name under which a violation is listed:
 
 What a tick does not record is bounded, not guessed: where ticks are missing from the log, a torque
 that fades lies between zero and gravity's, and its rate within one period's. A hold that was begun
-in such a gap cannot be recomputed at all: `unverifiable_ticks` names these ticks. Whether what was
-sent is the effort decided is checked by `sent_commands.py`.
+in such a gap cannot be recomputed at all: `unverifiable_ticks` names these ticks. Where an arm was
+guided by hand the condition says nothing, as `guided_effort.py` has it; all else is checked.
+Whether what was sent is the effort decided is checked by `sent_commands.py`.
 """
 
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ from typing import NamedTuple, TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from metactl_ros.check.guided_effort import fastest_radps, guided_effort
 from metactl_ros.check.matrix_law import MatrixLaw, Motion, product, Sized
 from metactl_ros.control.modes import Mode
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
@@ -153,8 +155,9 @@ def _checks(
 ) -> Iterator[tuple[str, Array, Array | float]]:
     """Yield (what, how far off, how far allowed), one row per tick."""
     law, run, shield = MatrixLaw(arm, controller), _run_of(log, controller), log.shield
-    motion, knows_goal = _motion(log, arm, law, run)
-    least = _least_mode(log, arm, knows_goal)
+    guided = guided_effort(log, arm, controller, law.chain)
+    motion, knows_goal = _motion(log, arm, law, run, is_guided=controller.guiding is not None)
+    least = _least_mode(log, arm, fastest_radps(arm, controller), knows_goal)
     yield 'mode', np.maximum(least - shield['mode'], abs(shield['mode'] - run.mode)), 0.0
     low, high, nominal = _gain_ranges(controller, len(arm.joint_names))
     yield 'gain box', np.maximum(low - log.gains, log.gains - high), 0.0
@@ -194,7 +197,8 @@ def _checks(
 
     torque = law.effort(motion, log.gains)
     hold = law.holding(motion, log.gains)
-    yield from _effort_checks(log, arm, controller, law, run, torque, hold, cannot)
+    asked, hold = guided.in_place_of(torque, hold)
+    yield from _effort_checks(log, arm, controller, law, run, asked, hold, cannot)
     if log.estimate_nm is not None:
         yield 'estimate', np.abs(log.estimate_nm), np.array(arm.limits.effort_nm)
     lacking = Sized(torque.value - log.effort_nm, torque.size + abs(log.effort_nm))
@@ -216,11 +220,12 @@ def _gain_ranges(controller: 'ControllerSettings', num_joints: int) -> tuple[Arr
 
 
 def _motion(
-    log: 'TickLog', arm: 'ArmModel', law: MatrixLaw, run: _Run
+    log: 'TickLog', arm: 'ArmModel', law: MatrixLaw, run: _Run, *, is_guided: bool
 ) -> tuple[Motion, NDArray[np.bool_]]:
     """Return what the law was asked for, and whether the reference was one to follow.
 
-    An impossible reference is replaced by a hold; STOP holds the posture in which it was entered.
+    An impossible reference is replaced by a hold; STOP holds the posture in which it was entered;
+    an arm that is guided by hand is where it should be, and moves as it should.
     """
     weakest = np.linalg.eigvalsh(law.chain.mass_matrix(np.zeros((1, log.q_rad.shape[1]))))[0, 0]
     limits = arm.limits
@@ -228,7 +233,9 @@ def _motion(
     goal = [log.q_desired_rad, log.qd_desired_radps, log.qdd_desired_radps2]
     knows = _is_reachable(goal[0], arm)
     knows &= np.all(np.abs(np.hstack(goal[1:])) <= np.hstack(most), axis=1)
-    follows = (knows & (run.mode != Mode.STOP))[:, np.newaxis]
+    if is_guided:
+        goal = [log.q_rad, log.qd_radps, np.zeros_like(log.q_rad)]
+    follows = ((knows | is_guided) & (run.mode != Mode.STOP))[:, np.newaxis]
     stops = (run.mode == Mode.STOP)[:, np.newaxis]
     stay = np.where(stops, log.q_rad[run.first], log.q_rad)
     held = [stay, np.zeros_like(stay), np.zeros_like(stay)]
@@ -254,10 +261,12 @@ def _is_reachable(q_rad: Array, arm: 'ArmModel') -> NDArray[np.bool_]:
     return np.asarray(is_within.all(axis=1))
 
 
-def _least_mode(log: 'TickLog', arm: 'ArmModel', knows_goal: NDArray[np.bool_]) -> Array:
+def _least_mode(
+    log: 'TickLog', arm: 'ArmModel', fastest: Array, knows_goal: NDArray[np.bool_]
+) -> Array:
     """Return the mildest mode that the inputs of each tick allow, shape (T,)."""
     shield = log.shield
-    is_slow = (np.abs(log.qd_radps) <= arm.limits.velocity_radps).all(axis=1)
+    is_slow = (np.abs(log.qd_radps) <= fastest).all(axis=1)
     is_within = _is_reachable(log.q_rad, arm) & is_slow
     is_answered = np.isfinite(log.action).all(axis=1) & (shield['policy_is_on_time'] > 0.0)
     demands = [

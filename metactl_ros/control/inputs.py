@@ -5,6 +5,10 @@
     state not finite, or absurd              the last valid position, at rest
     reference not finite, or out of limits   a hold at that position
 
+An arm that is guided by hand follows nothing: whatever reference there is, it is taken to be where
+it should be and to move as it should, so that no error is left to weigh or to watch; and it is out
+of limits above the speed limit of guiding.
+
 Flags report, per arm, what was substituted; modes and guard decide what follows from it.
 """
 
@@ -12,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from metactl_ros.config import for_joints
+from metactl_ros.control.guiding import GuidingSettings
 from metactl_ros.control.law import LawSettings, tracking_error, TrackingError, TrackingState
 from metactl_ros.dynamics.rigid_body import ArmModel, Posture, RigidBody
 from metactl_ros.signals import ArmState, Array, each_arm, Flags, is_all, Reference, where_arms
@@ -39,11 +45,21 @@ class View(NamedTuple):
 class InputFilter:
     """Makes inputs of one controller, or of a batch, finite; keeps the last valid positions."""
 
-    def __init__(self, arm: ArmModel, body: RigidBody, law: LawSettings) -> None:
+    def __init__(
+        self,
+        arm: ArmModel,
+        body: RigidBody,
+        law: LawSettings,
+        guiding: GuidingSettings | None = None,
+    ) -> None:
         limits = arm.limits
+        self._is_guided = guiding is not None
         self._body, self._law = body, law
         self._lower_rad, self._upper_rad = limits.lower_rad, limits.upper_rad
         self._fastest_radps = np.array(limits.velocity_radps)
+        if guiding is not None:
+            most_radps = for_joints(guiding.speed_limit_radps, len(arm.joint_names))
+            self._fastest_radps = np.minimum(self._fastest_radps, most_radps)
         self._hardest_radps2 = np.array(limits.effort_nm) / arm.smallest_inertia_kgm2()
         # All of (q, qd, q_d, qd_d, qdd_d) within these bounds, as is usual, takes one comparison.
         ends = (self._upper_rad, self._fastest_radps)
@@ -95,6 +111,9 @@ class InputFilter:
             )
             at = self._with_substitutes(at, state_is_valid, reference_is_valid)
             is_within = self._is_within_limits(at)
+        if self._is_guided:
+            reference_is_valid = self._all_arms
+            at = at._replace(q_desired=at.q, qd_desired=at.qd, qdd_desired=np.zeros(at.q.shape))
         self.last_q_rad = at.q
         error = tracking_error(self._law, at)
         posture = self._body.at(at.q, at.qd)

@@ -29,6 +29,7 @@ from metactl_ros.control.estimators.choice import make_estimation
 from metactl_ros.control.estimators.estimator import Estimate, LoopEstimation
 from metactl_ros.control.gain_map import GainMap
 from metactl_ros.control.guard import Guard
+from metactl_ros.control.guiding import GuidingLaw
 from metactl_ros.control.inputs import InputFilter, View
 from metactl_ros.control.law import (
     computed_torque,
@@ -125,7 +126,11 @@ class ControlLoop:
         self._arm, self._body = arm, arm.body()
         self._layout = settings.gain_box.layout
         self._period_ns = period_ns_of(settings.law.rate_hz)
-        self._inputs = InputFilter(arm, self._body, settings.law)
+        self._inputs = InputFilter(arm, self._body, settings.law, settings.guiding)
+        self._guiding: GuidingLaw | None = None
+        if settings.guiding is not None:
+            self._guiding = GuidingLaw(settings.guiding, arm, seconds(self._period_ns))
+        self._payload_kg: Array | float = 0.0
         self._largest_nm = np.array(limits.effort_nm)
         self._rate_nmps = np.array(limits.effort_rate_nmps)
         self._window = ContextWindow(settings.context.num_rows, self._period_ns)
@@ -251,6 +256,7 @@ class ControlLoop:
         `effort_nm` is what acted since the state before, (..., n), if it was not this loop's.
         """
         context = self._settings.context
+        self._payload_kg = payload_estimate_kg
         extra = None
         view = self._inputs.filtered(state, reference)
         self._guard.see(
@@ -329,12 +335,28 @@ class ControlLoop:
         here, gains = judged.here, judged.decision.gains
         hold = holding_torque(here.posture.bias, judged.features, gains)
         law = computed_torque(here.posture, hold, here.at.qdd_desired, judged.features, gains)
-        wanted = law if self._modes.is_nominal else self._open_loop_effort(law, now_ns)
+        wanted, posture = law, view.posture
+        if self._guiding is not None:
+            hold, wanted, posture = self._guided(self._guiding, view, hold, law)
+        wanted = wanted if self._modes.is_nominal else self._open_loop_effort(wanted, now_ns)
         step = self._limit(hold, law, wanted, judged.decision, passed_ns)._replace(
             estimate=estimate, action=action
         )
-        self._guard.expect(view.posture, self._effort)
+        self._guard.expect(posture, self._effort)
         return step
+
+    def _guided(
+        self, guiding: GuidingLaw, view: View, hold: Array, law: Array
+    ) -> tuple[Array, Array, Posture]:
+        """Return hold, effort and posture of an arm that is guided by hand, law's from STOP on."""
+        at = view.at
+        loaded = self._arm.body(self._payload_kg).at(at.q, at.qd)
+        effort = guiding.torque(view.posture, loaded.gravity, at.q, at.qd)
+        hold, effort = (
+            where_arms(self._modes.follows, *pair)
+            for pair in ((loaded.gravity, hold), (effort, law))
+        )
+        return hold, effort, loaded
 
     def _situation(self, view: View, estimate: Estimate | None) -> _Situation:
         """Return where the law acts, if it may count on what is estimated."""

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that decides what a control loop does, but its policy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from metactl_ros.config import require_joints, require_length
+from metactl_ros.config import LATER, require_joints, require_length
 from metactl_ros.control.estimators.bank_estimation import token_size
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.guard import GuardSettings
+from metactl_ros.control.guiding import GuidingSettings
 from metactl_ros.control.law import LawSettings
 from metactl_ros.control.lyapunov import LyapunovSettings
 from metactl_ros.control.modes import ModeSettings
@@ -28,6 +29,8 @@ class ControllerSettings:
     guard: GuardSettings
     estimator: EstimatorSettings | None = None
     """Of what the model lacks: the column `estimate`, and extra features of the context."""
+    guiding: GuidingSettings | None = field(default=None, metadata=LATER)
+    """Of an arm that is guided by hand, in place of the law; then nothing is followed."""
 
     def __post_init__(self) -> None:
         allowed = self._allowed_extra()
@@ -40,6 +43,11 @@ class ControllerSettings:
             raise ConfigError(
                 'gain_box.feed_forward: has a column `estimate`, but there is no estimator; '
                 'remove the column, or state an estimator.'
+            )
+        if self.guiding is not None and self.estimator is not None:
+            raise ConfigError(
+                'guiding: nothing is estimated of an arm that is guided by hand, but there is an '
+                'estimator; leave it out of controller.yaml.'
             )
         if self.lyapunov.has_margin and not self.gain_box.layout.counts_on_estimate:
             raise ConfigError(
@@ -71,6 +79,8 @@ class ControllerSettings:
         self.gain_box.ends(self.num_joints)
         if isinstance(self.lyapunov.rho_nm, tuple):
             require_length('LyapunovSettings', self.num_joints, rho_nm=self.lyapunov.rho_nm)
+        if self.guiding is not None:
+            require_joints(self.guiding, self.num_joints)
         if self.estimator is not None and self.estimator.lugre_observer is not None:
             require_joints(self.estimator.lugre_observer, self.num_joints)
         if self.estimator is not None and self.estimator.oracle is not None:

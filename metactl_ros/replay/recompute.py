@@ -28,6 +28,7 @@ from metactl_ros.metrics import percentiles, tracking_rmse
 from metactl_ros.runtime.controller import Controller, Tick, TickInputs, with_full_window
 from metactl_ros.signals import ArmState, Array, NANOSECONDS_PER_SECOND, Policy, Reference
 
+GUIDED = 'guided by hand, where no Lyapunov condition applies'
 SETTLED = 2
 """Windows after a gap from which on every tick is compared, equal or not."""
 
@@ -269,12 +270,15 @@ def _recorded_inputs(log: TickLog) -> Iterator[TickInputs]:
         )
 
 
-def summarise(log: TickLog) -> dict[str, Any]:
-    """Return the figures of a recording; those that nothing was measured for are None."""
+def summarise(log: TickLog, *, follows: bool) -> dict[str, Any]:
+    """Return the figures of a recording; those that nothing was measured for are None.
+
+    A controller that `follows` nothing has no tracking error.
+    """
     return {
         'num_ticks': len(log.stamp_ns),
         'duration_s': float(log.time_s[-1]),
-        'rmse_rad': rmse(log),
+        'rmse_rad': rmse(log) if follows else dict.fromkeys((*log.joint_names, 'total')),
         'effort': effort_figures(log.effort_nm, log.joint_names),
         'gains': gain_figures(log.gains, log.gain_names),
         'shield_activation': float(np.mean(log.shield['was_moved'])),
@@ -284,11 +288,15 @@ def summarise(log: TickLog) -> dict[str, Any]:
 
 
 def tick_counts(
-    log: TickLog, again: Reproduction, is_uncertified: NDArray[np.bool_]
+    log: TickLog,
+    again: Reproduction,
+    is_uncertified: NDArray[np.bool_],
+    is_guided: NDArray[np.bool_],
 ) -> dict[str, Any]:
     """Return how many ticks were compared and certified, and why the others were not.
 
-    Of those in `is_uncertified`, shape (T,), no certificate could be checked.
+    Of those in `is_uncertified`, shape (T,), no certificate could be checked; on those in
+    `is_guided`, by hand, the Lyapunov condition says nothing.
     """
     num_ticks = len(log.stamp_ns)
     rows = np.flatnonzero(~again.is_compared)
@@ -308,8 +316,11 @@ def tick_counts(
         'compared': int(again.is_compared.sum()),
         'not_compared': {why: int(count) for why, count in reasons.items() if count},
         'quantities_compared': list(again.quantities),
-        'certified': int(np.sum(~is_uncertified)),
-        'not_certified': {'a hold begun in a gap': int(np.sum(is_uncertified))},
+        'certified': int(np.sum(~is_uncertified & ~is_guided)),
+        'not_certified': {
+            'a hold begun in a gap': int(np.sum(is_uncertified)),
+            **({GUIDED: int(np.sum(is_guided))} if is_guided.any() else {}),
+        },
     }
 
 

@@ -26,11 +26,10 @@ from metactl_ros.bag.reader import BagError
 from metactl_ros.bag.tick_log import read_ticks, TickLog
 from metactl_ros.bag.topics import RecordedController, SETTINGS
 from metactl_ros.baselines import (
-    BASELINES,
-    CLASSICAL,
-    ClassicalName,
     ConstantPolicy,
+    CONTROLLERS,
     gain_boxes,
+    GRAVITY_COMPENSATION,
     load_classical,
     load_learned,
 )
@@ -39,6 +38,7 @@ from metactl_ros.check.certificates import (
     unverifiable_ticks,
     Violation,
 )
+from metactl_ros.check.guided_effort import guided_ticks
 from metactl_ros.check.sent_commands import check_sent, SentCheck
 from metactl_ros.config import shown
 from metactl_ros.control.settings import ControllerSettings
@@ -72,7 +72,7 @@ class ReplayRequest:
     bag: Path
     bundle: Path | None = None
     """Of a policy; by default the recorded one."""
-    controller: ClassicalName | None = None
+    controller: str | None = None
     """A classical one instead of a policy; by default the recorded one."""
     classical_file: Path | None = None
     """Where its gains are; by default those recorded, or else the shipped ones."""
@@ -144,6 +144,7 @@ def replay_bag(request: ReplayRequest) -> ReplayResult:
     _require_gains(request.bag, log, gain_names(chosen.recorded, log.joint_names))
     again = reproduce(log, arm, chosen.controller, chosen.policy, is_open_loop=chosen.is_open_loop)
     elapsed_s = time.perf_counter() - begin_s
+    is_guided = guided_ticks(log, chosen.recorded)
     uncertified = check_certificates(log, arm, chosen.recorded)
     sent = check_sent(log, arm, chosen.recorded)
     result = ReplayResult({}, log, again, uncertified, sent)
@@ -154,14 +155,17 @@ def replay_bag(request: ReplayRequest) -> ReplayResult:
         'partial': list(result.problems),
         'recorded_by': log.facts,
         'computed_by': chosen.name,
-        'ticks': tick_counts(log, again, unverifiable_ticks(log, chosen.recorded)),
+        'ticks': tick_counts(log, again, unverifiable_ticks(log, chosen.recorded), is_guided),
         'commands': {'is_shadow': sent.is_shadow, **sent.counts},
         **_comparison(log, again),
         'violations': {
             'count': len(result.violations),
             'first': [entry._asdict() for entry in result.violations[:20]],
         },
-        'recording': {'of': who_recorded(log), **summarise(log)},
+        'recording': {
+            'of': who_recorded(log),
+            **summarise(log, follows=chosen.recorded.guiding is None),
+        },
         'times_real_time': round(float(log.time_s[-1] / elapsed_s), 1),
     }
     return replace(result, facts=_finite(facts))
@@ -329,10 +333,10 @@ def _choose(request: ReplayRequest, log: TickLog, arm: ArmModel) -> _Chosen:
         )
     if name == 'policy':
         return _choose_policy(request, log, arm, robot, own)
-    if name not in CLASSICAL:
+    if name not in CONTROLLERS:
         raise BagError(
             f'{request.bag}: is of the controller {shown(name)}, expected policy or one of '
-            f'{", ".join(CLASSICAL)}; replay it with the version that recorded it.'
+            f'{", ".join(CONTROLLERS)}; replay it with the version that recorded it.'
         )
     if recorded is not None and name == recorded_name and request.classical_file is None:
         return _Chosen(name, ConstantPolicy(np.array(recorded.action)), own, own)
@@ -378,10 +382,17 @@ def _recorded_controller(
     if SETTINGS in log.facts and name != 'ct':
         where = f'{request.bag}: ~/bundle: {SETTINGS}'
         recorded = RecordedController.from_json(log.facts[SETTINGS], where)
-    if name in BASELINES and (recorded is None or recorded.action is None):
+    if name in CONTROLLERS[1:] and (recorded is None or recorded.action is None):
         raise BagError(
             f'{request.bag}: is of {name}, but ~/bundle does not say with which gains; '
             'record again.'
+        )
+    is_guided = recorded is not None and recorded.guiding is not None
+    if is_guided != (name == GRAVITY_COMPENSATION):
+        raise BagError(
+            f'{request.bag}: is of {shown(name)}, but ~/bundle says it was '
+            f'{"guided by hand" if is_guided else "not guided by hand"}, which only '
+            f'{GRAVITY_COMPENSATION} is; record again.'
         )
     if recorded is not None and recorded.gain_box not in gain_boxes(robot):
         raise BagError(

@@ -171,13 +171,15 @@ class LoopNode(Node):
         self._period_ns = period_ns_of(controller.law.rate_hz)
         self._uses_sim_time = uses_sim_time
         self._values, self._settings = values, controller
-        self._reference = source_of(values, self._joints, motion_limits(self._arm))
+        reference = None
+        if controller.guiding is None:
+            reference = source_of(values, self._joints, motion_limits(self._arm))
         self._requests = Requests(payload_kg=float(values['payload_kg']))
         self._controller = LiveController(
             self._arm,
             controller,
             policy,
-            self._reference,
+            reference,
             self._requests,
             to_nanoseconds(values['inference_budget_s']),
         )

@@ -283,11 +283,14 @@ class LiveController(Controller):
         arm: ArmModel,
         settings: ControllerSettings,
         policy: Policy | None,
-        reference: ReferenceSource,
+        reference: ReferenceSource | None,
         requests: Requests,
         inference_budget_ns: int,
     ) -> None:
-        """Make a `Controller` that follows a reference; requests are read once per tick."""
+        """Make a `Controller` that follows a reference; requests are read once per tick.
+
+        Without a reference the arm is guided by hand: it is wanted where it is.
+        """
         super().__init__(arm, settings, policy, inference_budget_ns)
         self.reference, self.requests = reference, requests
         self._state: ArmState | None = None
@@ -297,7 +300,8 @@ class LiveController(Controller):
 
     def begin(self, state: ArmState, effort_nm: Array | None) -> Array:
         """Begin at a state; return the effort, shape (n,), that the first command starts from."""
-        self.reference.begin(state)
+        if self.reference is not None:
+            self.reference.begin(state)
         self._state, self._clock = state, LoopClock(state.stamp_ns)
         return super().begin(state, effort_nm)
 
@@ -329,11 +333,12 @@ class LiveController(Controller):
         is_enabled = self.requests.is_enabled
         if self._was_blind_or_faulted():
             states = states[-1:]
-        if (states or is_fresh) and self._must_rejoin(is_enabled=is_enabled):
-            self.reference.rejoin(states[-1] if states else self._state)
+        source = self.reference
+        if source and (states or is_fresh) and self._must_rejoin(is_enabled=is_enabled):
+            source.rejoin(states[-1] if states else self._state)
         # Asked once: a new trajectory is for the next tick.
         stamps_ns = [state.stamp_ns for state in states] or [now_ns]
-        wanted = [self.reference.at(stamp_ns) for stamp_ns in stamps_ns]
+        wanted = [source.at(stamp_ns) if source else None for stamp_ns in stamps_ns]
         self._state = states[-1] if states else self._state
         reset_fault = self.requests.reset_fault
         if reset_fault:  # one that comes from now on is for the next tick
@@ -341,7 +346,7 @@ class LiveController(Controller):
         self._was_held = not is_enabled
         health = Health(
             state_is_fresh=is_fresh,
-            reference_is_valid=wanted[-1] is not None and is_enabled,
+            reference_is_valid=(source is None or wanted[-1] is not None) and is_enabled,
             error=error,
             reset_requested=reset_fault,
         )
@@ -361,6 +366,11 @@ class LiveController(Controller):
         Raises:
             MessageError: If it cannot be followed, or the arm follows nothing now.
         """
+        if self.reference is None:
+            raise MessageError(
+                'trajectory: expected an arm that follows, found one that is guided by hand; '
+                'configure another controller than gravity_compensation, and send it again.'
+            )
         assert isinstance(self.reference, TrajectorySource)
         trajectory, last = unpack(data), self.last
         if last is not None and last.mode >= Mode.STOP:

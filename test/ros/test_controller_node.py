@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from metactl_ros.baselines import CLASSICAL
+from metactl_ros.baselines import CONTROLLERS
 from metactl_ros.control.modes import Mode
 from metactl_ros.options import LARGEST_PAYLOAD_KG
 from metactl_ros.runtime.deadlines import CORE_LATENCY
@@ -292,4 +292,4 @@ def test_wrong_parameters_are_refused_with_their_names(robot):
             said = process.communicate()[1]
             assert text.split(':=')[-1].strip('[]') in said
             if text.startswith('controller'):
-                assert all(name in said for name in ('policy', *CLASSICAL))
+                assert all(name in said for name in ('policy', *CONTROLLERS))

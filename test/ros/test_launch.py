@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from metactl_ros.bag.tick_log import read_ticks
-from metactl_ros.baselines import CLASSICAL
+from metactl_ros.baselines import CONTROLLERS
 from metactl_ros.errors import ConfigError
 from metactl_ros.options import from_texts, launch_arguments
 from metactl_ros.processes import LaunchRequest, parameters_of
@@ -61,7 +61,7 @@ def test_every_argument_has_a_description():
 
 
 def test_a_controller_is_chosen_from_all_there_are():
-    assert ARGUMENTS['controller'].choices == ['policy', *CLASSICAL]
+    assert ARGUMENTS['controller'].choices == ['policy', *CONTROLLERS]
 
 
 def test_without_arguments_the_usual_is_started_on_this_machine_and_never_ends():
