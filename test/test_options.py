@@ -174,12 +174,18 @@ def test_a_choice_that_is_none_is_refused_with_the_choices(name):
         require_sound_parameters(controller_values(**{name: 'polcy'}), 2)
 
 
-@pytest.mark.parametrize('name', ['amplitude_rad', 'omega_radps', 'phase_rad'])
+@pytest.mark.parametrize('name', ['amplitude_rad', 'omega_radps', 'phase_rad', 'centre_rad'])
 @pytest.mark.parametrize('value', [[], [0.1], [0.1] * 3, [0.1, np.nan], [np.inf, 0.1]])
 def test_a_sinusoid_that_is_not_finite_or_not_per_joint_is_refused(name, value):
     expected = rf'sinusoid\.{name}: expected 2 finite numbers, one per joint, found \['
+    values = controller_values(reference='sinusoid', **{f'sinusoid.{name}': value})
     with pytest.raises(ConfigError, match=expected):
-        require_sound_parameters(controller_values(**{f'sinusoid.{name}': value}), 2)
+        require_sound_parameters(values, 2)
+
+
+def test_a_sinusoid_that_nobody_asks_for_may_be_of_another_arm():
+    values = controller_values(reference='trajectory', **{'sinusoid.phase_rad': [0.1]})
+    require_sound_parameters(values, 7)
 
 
 @pytest.mark.ros
