@@ -46,7 +46,7 @@ class AdaptConfig:
     """In a batch."""
     segment_ticks: int = 40
     learning_rate: float = 1.5e-3
-    variation_weight: float = 0.35
+    variation_weight: float = 0.25
     first_weight: float = 3.0
     """Of the first segment of an episode, in which the initial error decays."""
     lost_weight: float = 8.0
