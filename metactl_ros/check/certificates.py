@@ -310,7 +310,10 @@ def _effort_checks(
         scaled = _scaled(hold_nm, asked, floor, ceiling)
         return np.where(is_law, scaled, np.clip(asked, floor, ceiling))
 
-    skip, rounding = cannot[:, np.newaxis], RELATIVE * (torque.size + np.abs(gravity))
+    # Rounding is a share of the moment, not of its part along the axis: about the vertical gravity
+    # gives nothing by one model and 1e-15 N m by another.
+    moment_nm = np.abs(gravity).max(axis=1, keepdims=True)
+    skip, rounding = cannot[:, np.newaxis], RELATIVE * (torque.size + moment_nm)
     low, high = wanted(np.minimum(*ends)), wanted(np.maximum(*ends))
     off = np.maximum(low - log.wanted_nm, log.wanted_nm - high)
     yield 'wanted', np.where(skip, 0.0, off), rounding
