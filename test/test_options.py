@@ -43,7 +43,7 @@ FLAGS = {
         *('--bundle', '--controller', '--classical-file', '--out', '--arm'),
         *('--controller-file', '--node'),
     },
-    'hil': {'--all', '--random', '--minutes', '--seed', '--out'},
+    'hil': {'--all', '--random', '--minutes', '--seed', '--out', '--arm'},
     'inspect': set(),
 }
 
@@ -178,8 +178,9 @@ def test_a_choice_that_is_none_is_refused_with_the_choices(name):
 @pytest.mark.parametrize('value', [[], [0.1], [0.1] * 3, [0.1, np.nan], [np.inf, 0.1]])
 def test_a_sinusoid_that_is_not_finite_or_not_per_joint_is_refused(name, value):
     expected = rf'sinusoid\.{name}: expected 2 finite numbers, one per joint, found \['
+    values = controller_values(reference='sinusoid', **{f'sinusoid.{name}': value})
     with pytest.raises(ConfigError, match=expected):
-        require_sound_parameters(controller_values(**{f'sinusoid.{name}': value}), 2)
+        require_sound_parameters(values, 2)
 
 
 @pytest.mark.ros
