@@ -13,7 +13,8 @@ from support.episodes import as_followed
 
 from metactl_ros.arm_defaults import frequencies
 from metactl_ros.baselines import CLASSICAL, ConstantPolicy, load_classical, load_learned
-from metactl_ros.check.matrix_law import MatrixLaw, Motion
+from metactl_ros.check.certificates import _rounding_nm, RELATIVE
+from metactl_ros.check.matrix_law import MatrixLaw, Motion, Sized
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.lyapunov import for_each_joint
 from metactl_ros.control.modes import Mode
@@ -201,6 +202,23 @@ def test_the_second_program_finds_the_same_effort_and_condition(settings, name):
     np.testing.assert_allclose(law.effort(second, theta).value[0], step.wanted_nm, atol=1e-9)
     excess = law.condition(second).excess(theta).value[0]
     assert excess == pytest.approx(step.decision.excess, abs=1e-9)
+
+
+def test_gravity_of_both_models_is_apart_by_no_more_than_rounding_even_about_the_vertical(
+    settings,
+):
+    law, limits = MatrixLaw(settings.arm, settings.controller), settings.arm.limits
+    q = np.random.default_rng(0).uniform(
+        limits.lower_rad, limits.upper_rad, (200, len(limits.effort_nm))
+    )
+    second_nm = law.chain.gravity_nm(q)
+    first_nm = np.array([settings.arm.body().at(row, np.zeros_like(row)).gravity for row in q])
+    off, allowed = (
+        abs(first_nm - second_nm),
+        _rounding_nm(Sized(second_nm, abs(second_nm)), second_nm),
+    )
+    assert (off <= allowed).all()
+    assert (off[:, 0] > RELATIVE * abs(second_nm[:, 0])).any()  # which its own size would forbid
 
 
 def test_in_real_time_an_arm_from_a_urdf_gets_gains_that_bear_late_states(tmp_path):
