@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 PACKAGING := setup.py setup.cfg pyproject.toml
 
+# What drives an arm needs Pinocchio only for one from a URDF: make demo ARM=fr3.
+DRIVES := sim-ros$(if $(filter-out two_link,$(ARM)),-urdf)
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -13,14 +16,14 @@ PACKAGING := setup.py setup.cfg pyproject.toml
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(VENV)/.$(if $(filter-out two_link,$(ARM)),ros-urdf,sim-ros) ## fixed against learned gains over real ROS 2, with a picture
+demo: $(VENV)/.$(DRIVES) ## fixed against learned gains over real ROS 2, with a picture
 	$(VENV)/bin/metactl demo $(if $(ARM),--arm $(ARM))
 
 test: $(VENV)/.sim-ros-urdf-train-dev ## the whole suite
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
-hil: $(VENV)/.sim-ros ## every scenario of faults over real ROS 2, with verdicts and pictures
-	$(VENV)/bin/metactl hil --all
+hil: $(VENV)/.$(DRIVES) ## every scenario of faults over real ROS 2, with verdicts and pictures
+	$(VENV)/bin/metactl hil --all $(if $(ARM),--arm $(ARM))
 
 coverage: $(VENV)/.sim-ros-urdf-train-dev ## every branch of the control core, or fail
 	$(VENV)/bin/python -m pytest --cov metactl_ros.control --cov-branch --cov-fail-under 100 \
@@ -72,7 +75,7 @@ test hil coverage bench benchmark study nightly: export OMP_NUM_THREADS := 1
 test hil coverage bench benchmark study nightly: export OPENBLAS_NUM_THREADS := 1
 
 # $(VENV)/.sim-ros says that the extras sim and ros are installed.
-$(VENV)/.sim-ros $(VENV)/.ros-urdf $(VENV)/.sim-ros-urdf-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python
+$(VENV)/.sim-ros $(VENV)/.sim-ros-urdf $(VENV)/.sim-ros-urdf-train-dev: $(VENV)/.%: $(PACKAGING) | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --editable '.[$(subst -,$(comma),$*)]'
 	touch $@
 

@@ -30,7 +30,7 @@ EXTRAS = {
     'sim': [
         'matplotlib>=3.10.7',  # older ones warn about pyparsing
         'mcap>=1.5.0',
-        'pybullet>=3.2.6',
+        'pybullet>=3.2.6; python_version < "3.12"',  # no wheels from there on
         'rich>=13.7.1',
         'rosbags>=0.11.0',
     ],

@@ -148,7 +148,13 @@ class Replay:
     controller: str | None = option(None, 'a classical one', choices=CONTROLLERS, group='which')
     classical_file: Path | None = shared(None, ControllerOptions, 'classical_file')
     out: Path | None = option(None, 'folder', default_help='runs/replay/BAG', metavar='FOLDER')
-    arm_file: Path | None = shared(None, ControllerOptions, 'arm_file')
+    arm_file: Path | None = option(
+        None,
+        'an arm: its file, or the NAME of a shipped one',
+        default_help='as recorded',
+        name='arm',
+        metavar='NAME',
+    )
     controller_file: Path | None = shared(None, ControllerOptions, 'controller_file')
     node: str = option('controller', 'whose ticks, as in /left/controller')
 
@@ -179,6 +185,7 @@ class Hil:
     out: Path | None = option(
         None, 'folder', default_help='runs/hil, or runs/random_faults/SEED', metavar='FOLDER'
     )
+    arm: str = shared('', ControllerOptions, 'arm_file')
 
 
 def hil(options: Hil) -> int:
@@ -191,11 +198,11 @@ def hil(options: Hil) -> int:
         if options.scenarios or options.is_all:
             raise ConfigError('hil: --random makes its own scenario; leave the others out.')
         folder = options.out or Path('runs/random_faults') / str(options.seed)
-        return run_random_faults(folder, 60.0 * options.minutes, options.seed)
+        return run_random_faults(folder, 60.0 * options.minutes, options.seed, options.arm)
     from metactl_ros.hil.run import run_hil
 
     files = chosen_scenarios(options.scenarios, is_all=options.is_all)
-    return run_hil(files, options.out or Path('runs/hil'))
+    return run_hil(files, options.out or Path('runs/hil'), options.arm)
 
 
 @dataclass(frozen=True, kw_only=True)

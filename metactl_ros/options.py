@@ -223,7 +223,7 @@ class ControllerOptions:
     classical_file: str = option(
         '',
         'gains of the classical ones',
-        default_help='config/classical/nominal.yaml',
+        default_help='config/classical/nominal.yaml, delayed.yaml if started for a URDF',
         metavar='FILE',
     )
     arm_file: str = option(
@@ -276,7 +276,7 @@ class PlantOptions:
     plant: str = option(
         '',
         'bullet, rk4 or pinocchio: the simulated robot; none: a real one',
-        default_help='bullet for the two-link arm, pinocchio for one from a URDF',
+        default_help='pinocchio for an arm from a URDF, else bullet, without PyBullet rk4',
         choices=('bullet', 'rk4', 'pinocchio', 'none'),
     )
     tau_z_s: float = option(

@@ -31,12 +31,12 @@ import subprocess
 import sys
 import time
 from types import FrameType
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from metactl_ros.baselines import ORACLE
-from metactl_ros.errors import ConfigError
+from metactl_ros.baselines import load_learned, ORACLE
+from metactl_ros.errors import BundleError, ConfigError
 from metactl_ros.motion.reference import Sinusoid
 from metactl_ros.options import (
     ControllerOptions,
@@ -47,11 +47,14 @@ from metactl_ros.options import (
 )
 from metactl_ros.settings import (
     faults_file,
+    is_from_urdf,
     load_arm,
     load_plant,
     PlantSettings,
     require_files,
+    Settings,
     share_directory,
+    shipped_policy,
 )
 from metactl_ros.sim.task import draw_evaluation, Episode
 
@@ -117,6 +120,15 @@ class Setup(PlantOptions, ControllerOptions):
 def _world_of(arm_file: str) -> PlantSettings:
     """Return the world around an arm, kept: to search a workspace takes a second or two."""
     return load_plant(load_arm(arm_file))
+
+
+def best_controller(settings: Settings) -> Literal['policy', 'momentum_observer']:
+    """Return the best controller that drives an arm as it is, without tuning."""
+    try:
+        load_learned(shipped_policy(), settings.arm, settings.controller)
+    except BundleError:  # it is for other arms
+        return 'momentum_observer'
+    return 'policy'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,11 +197,16 @@ def _controller_parameters(setup: Setup) -> dict[str, object]:
 def default_parameters(setup: Setup) -> dict[str, dict[str, object]]:
     """Return the ROS parameters, by module, that a parameter file may overrule.
 
-    With a simulated robot control begins at once; a real one does not move without a request.
+    With a simulated robot control begins at once; a real one does not move without a request. An
+    arm from a URDF gets gains that bear what lies between two processes in real time: with those
+    tuned for a state that is never late, an observer loses the FR3 at 10 ms.
     """
-    if setup.plant == 'none':
-        return {}
-    return {'controller_node': {'autostart': True, 'reference': 'sinusoid'}}
+    usual: dict[str, object] = {}
+    if setup.plant != 'none':
+        usual = {'autostart': True, 'reference': 'sinusoid'}
+    if not setup.lockstep and is_from_urdf(setup.arm_file):
+        usual['classical_file'] = str(share_directory() / 'config' / 'classical' / 'delayed.yaml')
+    return {'controller_node': usual} if usual else {}
 
 
 def _episode_parameters(setup: Setup) -> dict[str, object]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 import platform
 import subprocess
@@ -395,8 +396,13 @@ def make_plant(name: PlantName, settings: Settings) -> Plant:
 
 
 def usual_plant(arm: ArmModel) -> PlantName:
-    """Return the plant that simulates an arm unless another one is asked for."""
-    return 'bullet' if isinstance(arm, Arm) else 'pinocchio'
+    """Return the plant that simulates an arm unless another one is asked for.
+
+    PyBullet if it is installed: it has no wheels for Python 3.12, and none shall need a compiler.
+    """
+    if not isinstance(arm, Arm):
+        return 'pinocchio'
+    return 'bullet' if find_spec('pybullet') is not None else 'rk4'
 
 
 def _urdf_plant(name: PlantName, settings: Settings) -> Plant:

@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that every test may use; settings are the shipped ones."""
 
+from collections.abc import Generator
 from dataclasses import replace
+from importlib.util import find_spec
 import signal
 
 from hypothesis import settings as hypothesis_settings
 import pytest
 
 from metactl_ros.dynamics.friction import Friction
+from metactl_ros.errors import MissingDependency
 from metactl_ros.settings import load_settings, Settings
 
 # Derandomised: a failure on one machine is a failure on every machine.
@@ -35,3 +38,17 @@ def no_friction(settings: Settings) -> Friction:
         viscous_nmsprad=0.0,
         memory_gain_nmprad=0.0,
     )
+
+
+def _skipping_without_pybullet(item: pytest.Item) -> Generator[None, object, object]:
+    """Skip what needs PyBullet where that is missing: it has no wheels for Python 3.12."""
+    try:
+        return (yield)
+    except MissingDependency as error:
+        if find_spec('pybullet') is not None or 'pybullet' not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+pytest_runtest_setup = pytest.hookimpl(wrapper=True)(_skipping_without_pybullet)
+pytest_runtest_call = pytest.hookimpl(wrapper=True)(_skipping_without_pybullet)

@@ -3,6 +3,7 @@
 """Arms from URDFs: what they get that state nothing, what is refused, and what drives them."""
 
 from dataclasses import replace
+from pathlib import Path
 from shutil import copy
 
 import numpy as np
@@ -12,7 +13,8 @@ from support.episodes import as_followed
 
 from metactl_ros.arm_defaults import frequencies
 from metactl_ros.baselines import CLASSICAL, ConstantPolicy, load_classical, load_learned
-from metactl_ros.check.matrix_law import MatrixLaw, Motion
+from metactl_ros.check.certificates import _rounding_nm, RELATIVE
+from metactl_ros.check.matrix_law import MatrixLaw, Motion, Sized
 from metactl_ros.control.loop import ControlLoop
 from metactl_ros.control.lyapunov import for_each_joint
 from metactl_ros.control.modes import Mode
@@ -20,7 +22,14 @@ from metactl_ros.dynamics.bounds import least_kd
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import BundleError, ConfigError
 from metactl_ros.motion.reference import motion_limits
-from metactl_ros.processes import loopback_environment, running, Setup
+from metactl_ros.processes import (
+    best_controller,
+    default_parameters,
+    loopback_environment,
+    ros_arguments,
+    running,
+    Setup,
+)
 from metactl_ros.runtime.controller import with_full_window
 from metactl_ros.settings import (
     arm_path,
@@ -195,6 +204,57 @@ def test_the_second_program_finds_the_same_effort_and_condition(settings, name):
     assert excess == pytest.approx(step.decision.excess, abs=1e-9)
 
 
+def test_gravity_of_both_models_is_apart_by_no_more_than_rounding_even_about_the_vertical(
+    settings,
+):
+    law, limits = MatrixLaw(settings.arm, settings.controller), settings.arm.limits
+    q = np.random.default_rng(0).uniform(
+        limits.lower_rad, limits.upper_rad, (200, len(limits.effort_nm))
+    )
+    second_nm = law.chain.gravity_nm(q)
+    first_nm = np.array([settings.arm.body().at(row, np.zeros_like(row)).gravity for row in q])
+    off, allowed = (
+        abs(first_nm - second_nm),
+        _rounding_nm(Sized(second_nm, abs(second_nm)), second_nm),
+    )
+    assert (off <= allowed).all()
+    assert (off[:, 0] > RELATIVE * abs(second_nm[:, 0])).any()  # which its own size would forbid
+
+
+def test_in_real_time_an_arm_from_a_urdf_gets_gains_that_bear_late_states(tmp_path):
+    def told(**chosen):
+        return default_parameters(Setup(**chosen)).get('controller_node', {})
+
+    assert Path(told(arm_file='fr3')['classical_file']).name == 'delayed.yaml'
+    assert set(told(arm_file='fr3', plant='none')) == {'classical_file'}  # nor does a robot wait
+    assert 'classical_file' not in told(arm_file='fr3', lockstep=True)
+    assert 'classical_file' not in told()
+    assert told(plant='none') == {}
+    chosen = Setup(arm_file='fr3', classical_file='mine.yaml')
+    arguments = ros_arguments(chosen, 'controller_node')
+    given = [text for text in arguments if text.startswith('classical_file')]
+    assert given[-1] == 'classical_file:="mine.yaml"'  # of two values the later counts
+
+
+@pytest.mark.parametrize(('file', 'is_lost'), [('nominal', True), ('delayed', False)])
+def test_an_observer_bears_a_late_state_with_those_gains(file, is_lost):
+    settings = load_settings('fr3')
+    sensing = replace(settings.plant.sensing, transport_delay_s=0.02)
+    settings = replace(settings, plant=replace(settings.plant, sensing=sensing))
+    gains = share_directory() / 'config' / 'classical' / f'{file}.yaml'
+    name, payload_kg = 'momentum_observer', 0.75
+    controller, policy = load_classical(name, settings.controller, gains, payload_kg, settings.arm)
+    loop = ControlLoop(settings.arm, with_full_window(controller))
+    episode = draw_evaluation(settings.plant.task, 42, payload_kg, 1, 2.0).of_arm(0)
+    log = run_episode(make_plant('pinocchio', settings), episode, policy, loop, 300)
+    assert bool((log.modes >= Mode.STOP).any()) is is_lost
+
+
+@pytest.mark.parametrize(('arm', 'second'), [('', 'policy'), ('fr3', 'momentum_observer')])
+def test_the_best_controller_is_one_that_the_arm_can_have(arm, second):
+    assert best_controller(load_settings(arm)) == second
+
+
 @pytest.mark.ros
 @pytest.mark.parametrize('arm', SHIPPED)
 def test_a_node_in_lockstep_gives_the_efforts_of_the_loop_in_process(arm, tmp_path):
@@ -202,6 +262,7 @@ def test_a_node_in_lockstep_gives_the_efforts_of_the_loop_in_process(arm, tmp_pa
     from support.ros_peer import wait_until
 
     from metactl_ros.bag.tick_log import read_ticks
+    from metactl_ros.replay.verdict import replay_bag, ReplayRequest
 
     name, bag = 'momentum_observer', tmp_path / 'bag'
     chosen = {'controller': name, 'arm_file': arm, 'payload_kg': 1.5, 'log_level': 'error'}
@@ -227,3 +288,7 @@ def test_a_node_in_lockstep_gives_the_efforts_of_the_loop_in_process(arm, tmp_pa
     np.testing.assert_array_equal(log.shield['mode'][:STEPS], expected.modes)
     np.testing.assert_array_equal(log.gains[:STEPS], expected.gains)
     np.testing.assert_array_equal(log.effort_nm[:STEPS], expected.effort_nm)
+    again = replay_bag(ReplayRequest(bag=bag))  # which finds the arm by itself
+    assert again.facts['arm'] == arm
+    assert again.again.first_difference is None
+    assert again.violations == []

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
 from dataclasses import dataclass
+import sys
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,7 @@ from metactl_ros.settings import (
     PlantSettings,
     provenance,
     share_directory,
+    usual_plant,
 )
 
 
@@ -377,3 +380,11 @@ def test_a_missing_key_says_what_may_be_stated():
     says = r"missing key 'damping'; add it \(a finite number, or a list, each entry a finite n"
     with pytest.raises(ConfigError, match=says):
         build(Joints, {'stiffness': 1.0}, 'file')
+
+
+def test_the_usual_plant_of_the_two_link_arm_is_one_that_is_installed(monkeypatch):
+    arm = load_arm()
+    monkeypatch.setitem(sys.modules, 'pybullet', None)  # as if it were not
+    assert usual_plant(arm) == 'rk4'
+    monkeypatch.setitem(sys.modules, 'pybullet', SimpleNamespace(__spec__='any'))
+    assert usual_plant(arm) == 'bullet'

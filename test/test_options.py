@@ -43,7 +43,7 @@ FLAGS = {
         *('--bundle', '--controller', '--classical-file', '--out', '--arm'),
         *('--controller-file', '--node'),
     },
-    'hil': {'--all', '--random', '--minutes', '--seed', '--out'},
+    'hil': {'--all', '--random', '--minutes', '--seed', '--out', '--arm'},
     'inspect': set(),
 }
 

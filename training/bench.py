@@ -27,10 +27,11 @@ from stable_baselines3.common.buffers import ReplayBuffer
 import torch
 from torch import nn
 
-from metactl_ros.baselines import load_learned
+from metactl_ros.baselines import load_classical, load_learned
 from metactl_ros.control.loop import ControlLoop
+from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.files import write_json
-from metactl_ros.settings import load_settings, make_plant, Settings, shipped_policy
+from metactl_ros.settings import load_settings, make_plant, Settings, shipped_policy, TWO_LINK
 from metactl_ros.signals import Policy, seconds
 from metactl_ros.sim.bullet_arm import BulletArm
 from metactl_ros.sim.plant import Plant
@@ -47,6 +48,7 @@ from training.learn.shielded_sac import ShieldedSAC, WindowReplayBuffer
 from training.records import leaves
 
 NUM_TURNS = 7
+SEVEN_JOINTS = 'fr3'
 BATCH = 1024
 """Arms of the RK4 plant."""
 BATCH_SIZE = 256
@@ -168,6 +170,60 @@ def bench_control_step(settings: Settings) -> dict[str, float]:
         'control_step_p99_us': p99,
         'control_step_rss_growth_kb_per_million': growth / 1024.0,
     }
+
+
+def bench_joints(_: Settings) -> dict[str, float]:
+    """Return the cost of observe + actuate of the momentum observer with two and seven joints.
+
+    The two alternate turn by turn, so that what slows the machine slows both.
+    """
+    steps = [_observer_turn(load_settings(arm)) for arm in (TWO_LINK, SEVEN_JOINTS)]
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        turns = np.array([[turn() for turn in steps] for _ in range(NUM_TURNS)])
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    two, seven = (_quantiles(turns[:, k])[0] for k in range(2))
+    ratio = float(np.median(np.median(turns[:, 1], axis=1) / np.median(turns[:, 0], axis=1)))
+    return {
+        'control_step_p50_us_2': two,
+        'control_step_p50_us_7': seven,
+        'control_step_ratio_7_to_2': ratio,
+    }
+
+
+def _observer_turn(settings: Settings) -> Callable[[], list[float]]:
+    """Return what measures the steps of one episode of a momentum observer, us."""
+    name, robot = 'momentum_observer', settings.controller
+    controller, policy = load_classical(name, robot, None, 0.75, settings.arm)
+    assert policy is not None
+    action = policy.action
+    loop = ControlLoop(settings.arm, without_warmup(controller))
+    plant = make_plant('rk4' if isinstance(settings.arm, Arm) else 'pinocchio', settings)
+    episode = draw_evaluation(settings.plant.task, 42, 0.75, 1, 2.0).of_arm(0)
+    state = plant.reset(episode.start)
+    loop.reset(state)
+    instants = []
+    for _ in range(500):
+        reference = episode.reference.at(seconds(state.stamp_ns))
+        instants.append((state, reference))
+        loop.observe(state, reference, 0.75)
+        state = plant.step(loop.actuate(action, state, reference, state.stamp_ns).effort_nm)
+
+    def turn() -> list[float]:
+        loop.reset(instants[0][0])
+        taken = []
+        for state, reference in instants:
+            begin = time.perf_counter()
+            loop.observe(state, reference, 0.75)
+            loop.actuate(action, state, reference, state.stamp_ns)
+            taken.append(1e6 * (time.perf_counter() - begin))
+        return taken
+
+    return turn
 
 
 def bench_policy(settings: Settings) -> dict[str, float]:
@@ -337,6 +393,7 @@ def _env(settings: Settings, window: int) -> ArmEnv:
 BENCHMARKS: dict[str, Callable[[Settings], dict[str, Any]]] = {
     'plants': bench_plants,
     'control_step': bench_control_step,
+    'joints': bench_joints,
     'policy': bench_policy,
     'adaptive': bench_adaptive,
     'training': bench_training,

@@ -176,10 +176,14 @@ class TickLog:
     @property
     def is_shadow(self) -> bool:
         """Whether the controller was configured to send no commands."""
+        return self.parameter('shadow') is True
+
+    def parameter(self, name: str) -> Any:
+        """Return what a parameter of the controller was, None if the bag does not say."""
         try:
-            return json.loads(self.facts.get('parameters', '{}'))['shadow'] is True
+            return json.loads(self.facts.get('parameters', '{}'))[name]
         except (ValueError, LookupError, TypeError):
-            return False
+            return None
 
     def first(self, num_ticks: int) -> 'TickLog':
         """Return the first ticks."""

@@ -3,7 +3,8 @@
 """The demonstration behind `make demo`: plant and controller as two processes over real Fast DDS.
 
 The same episode is run twice in real time, with the fixed gains of the baseline and with the
-shipped policy. Both are recorded, and everything reported is read back from the two bags.
+shipped policy, or with the momentum observer on an arm which that is not for. Both are recorded,
+and everything reported is read back from the two bags.
 """
 
 from collections import Counter
@@ -22,12 +23,14 @@ from metactl_ros.control.modes import Mode
 from metactl_ros.errors import MetactlError
 from metactl_ros.files import write_json
 from metactl_ros.metrics import delta_percent, percentiles, tracking_rmse
-from metactl_ros.processes import loopback_environment, running, Setup
-from metactl_ros.settings import is_from_urdf, load_settings, provenance, Settings
+from metactl_ros.processes import best_controller, loopback_environment, running, Setup
+from metactl_ros.settings import load_settings, provenance, Settings
 
-LABELS = {'ct': 'fixed gains', 'policy': 'learned gains, shielded'}
-OF_URDF = {'ct': 'fixed gains', 'momentum_observer': 'momentum observer'}
-"""For an arm from a URDF: the shipped policies are for the two-link arm."""
+LABELS = {
+    'ct': 'fixed gains',
+    'policy': 'learned gains, shielded',
+    'momentum_observer': 'momentum observer',
+}
 SPARE_S = 0.2
 """Run longer than what is evaluated, so that no tick of it is missing, s."""
 
@@ -39,7 +42,7 @@ class DemoError(MetactlError, RuntimeError):
 def run_demo(folder: Path, seed: int, payload_kg: float, duration_s: float, arm: str = '') -> None:
     """Run both controllers over ROS; write bags, a picture and a summary, and print a table."""
     settings, console = load_settings(arm), Console()
-    labels = OF_URDF if is_from_urdf(arm) else LABELS
+    labels = {name: LABELS[name] for name in ('ct', best_controller(settings))}
     os.environ.update(loopback_environment(None))
     logs = {}
     for controller, label in labels.items():
@@ -92,11 +95,18 @@ def summarise(settings: Settings, logs: dict[str, TickLog]) -> dict[str, Any]:
     )
     *_, log = logs.values()  # of the second controller
     late_ms = log.shield['late_ms']
+    joints = {
+        name: [
+            float(tracking_rmse(x.q_desired_rad[:, [k]], x.q_rad[:, [k]])) for x in logs.values()
+        ]
+        for k, name in enumerate(log.joint_names)
+    }
     modes = Counter(Mode(int(mode)).name for mode in log.shield['mode'])
     return {
         'rmse_baseline': baseline,
         'rmse_policy': policy,
         'delta_percent': delta_percent(policy, baseline),
+        'rmse_by_joint': joints,
         'rate_hz': float((len(log.time_s) - 1) / log.time_s[-1]),
         'late_ticks': int(np.sum(late_ms > 500.0 / settings.controller.law.rate_hz)),
         'lateness_ms': percentiles(late_ms),
@@ -127,10 +137,12 @@ def table_of(summary: dict[str, Any], duration_s: float, baseline: str, other: s
     table.add_column('', justify='right')
     late = summary['lateness_ms']
     modes = ', '.join(f'{name} {count}' for name, count in summary['modes'].items())
+    joints = summary['rmse_by_joint'].items()
     for name, value in (
         (f'tracking RMSE, {baseline}', f'{summary["rmse_baseline"]:.4f} rad'),
         (f'tracking RMSE, {other}', f'{summary["rmse_policy"]:.4f} rad'),
         ('change', f'{summary["delta_percent"]:+.1f} %'),
+        *((f'  {name}, both', f'{a:.4f}, {b:.4f} rad') for name, (a, b) in joints),
         ('rate', f'{summary["rate_hz"]:.2f} Hz'),
         ('late ticks', f'{summary["late_ticks"]}'),
         ('lateness p50, p99, max', f'{late["p50"]:.2f}, {late["p99"]:.2f}, {late["max"]:.2f} ms'),

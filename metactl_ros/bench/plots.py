@@ -20,6 +20,8 @@ from metactl_ros.metrics import tracking_rmse
 from metactl_ros.replay.page import BLUE, MODE_COLOURS, ORANGE
 from metactl_ros.signals import Array
 
+TALL = 3
+"""With more joints than this, a picture that has all of them below each other cannot be read."""
 RUN_COLOURS = (BLUE, ORANGE)
 """Of Okabe and Ito, which colour-blind people can distinguish."""
 
@@ -95,28 +97,48 @@ def track_of(log: TickLog) -> Track:
 
 
 def draw_tracking(title: str, tracks: Mapping[str, Track]) -> Figure:
-    """Draw how an arm tracked in several runs: a column each, rows of position, error and effort.
+    """Draw how an arm tracked in several runs: position, error and effort of each joint.
 
-    Every run is drawn against its own reference, which begins where the arm was found. Rows share
-    their scale, and the modes of a run are the background of its errors and efforts. All runs are
-    of the same arm.
+    A run is a column, its joints one below the other; of an arm with more than TALL joints it is
+    three columns, a row for each joint. Every run is drawn against its own reference, which begins
+    where the arm was found. Runs share their scales, and the modes of a run are the background of
+    its errors and efforts. All runs are of the same arm.
     """
     num_joints = len(next(iter(tracks.values())).joint_names)
-    figure = Figure(figsize=(10.0, 1.0 + 4.2 * num_joints), layout='constrained')
-    table = figure.subplots(3 * num_joints, len(tracks), sharex=True, sharey='row', squeeze=False)
-    columns = zip(table.T, tracks.items(), cycle(RUN_COLOURS), strict=False)
-    for axes, (label, track), colour in columns:
-        axes[0].set_title(label, color=colour, fontweight='bold')
+    figure, grid = (_wide if num_joints > TALL else _tall)(num_joints, len(tracks))
+    colours = dict(zip(tracks, cycle(RUN_COLOURS), strict=False))
+    for run, (label, track) in enumerate(tracks.items()):
+        for axis, first in zip(grid[:, run].flat, grid[:, 0].flat, strict=True) if run else ():
+            axis.sharey(first)  # before anything is drawn: what is then all sets the scale
+            axis.tick_params(labelleft=False)
+        grid[0, run, 0].set_title(label, color=colours[label], fontweight='bold')
         for joint in range(num_joints):
-            _draw_joint(axes[3 * joint : 3 * joint + 3], track, joint, colour)
-    for axis in table.flat:
-        axis.label_outer()
-    figure.align_ylabels(table[:, 0])
+            _draw_joint(grid[joint, run], track, joint, colours[label])
+    for axis in grid[:, 1:].flat:
+        axis.set_ylabel('')
     figure.suptitle(title)
-    references, _ = table[0, 0].get_legend_handles_labels()
+    references, _ = grid[0, 0, 0].get_legend_handles_labels()
     shades = mode_legend(np.concatenate([track.modes for track in tracks.values()]))
     figure.legend(handles=[*references, *shades], loc='outside lower center', ncols=1 + len(Mode))
     return figure
+
+
+def _tall(num_joints: int, num_runs: int) -> tuple[Figure, NDArray[Any]]:
+    """Return axes of shape (joint, run, 3) with a column for each run."""
+    figure = Figure(figsize=(10.0, 1.0 + 4.2 * num_joints), layout='constrained')
+    table = figure.subplots(3 * num_joints, num_runs, sharex=True, squeeze=False)
+    for axis in table.flat:
+        axis.label_outer()
+    figure.align_ylabels(table[:, 0])
+    return figure, table.reshape(num_joints, 3, num_runs).transpose(0, 2, 1)
+
+
+def _wide(num_joints: int, num_runs: int) -> tuple[Figure, NDArray[Any]]:
+    """Return axes of shape (joint, run, 3) with a row for each joint."""
+    size = (1.0 + 9.0 * num_runs, 1.0 + 1.7 * num_joints)
+    figure = Figure(figsize=size, layout='constrained')
+    table = figure.subplots(num_joints, 3 * num_runs, sharex=True, squeeze=False)
+    return figure, table.reshape(num_joints, num_runs, 3)
 
 
 def _draw_joint(axes: Iterable[Axes], log: Track, joint: int, colour: str) -> None:
@@ -133,7 +155,8 @@ def _draw_joint(axes: Iterable[Axes], log: Track, joint: int, colour: str) -> No
     effort.plot(log.time_s, log.effort_nm[:, joint], color=colour, linewidth=0.8)
     effort.set_ylabel('effort [N m]')
     for axis in (position, error, effort):
-        axis.set_xlabel('time [s]')
+        if axis.get_subplotspec().is_last_row():  # type: ignore[union-attr]
+            axis.set_xlabel('time [s]')
         axis.grid(alpha=0.3)
         axis.margins(x=0.0)
     shade_modes((error, effort), log.time_s, log.modes)

@@ -319,7 +319,7 @@ def _effort_checks(
         scaled = _scaled(hold_nm, asked, floor, ceiling)
         return np.where(is_law, scaled, np.clip(asked, floor, ceiling))
 
-    skip, rounding = cannot[:, np.newaxis], RELATIVE * (torque.size + np.abs(gravity))
+    skip, rounding = cannot[:, np.newaxis], _rounding_nm(torque, gravity)
     low, high = wanted(np.minimum(*ends)), wanted(np.maximum(*ends))
     off = np.maximum(low - log.wanted_nm, log.wanted_nm - high)
     yield 'wanted', np.where(skip, 0.0, off), rounding
@@ -329,6 +329,16 @@ def _effort_checks(
     high = np.where(is_timed, high, np.maximum(high, before))
     off = np.where(skip & is_law, 0.0, np.maximum(low - sent, sent - high))
     yield 'effort', off, rounding
+
+
+def _rounding_nm(torque: Sized, gravity_nm: Array) -> Array:
+    """Return how far two models may be apart by rounding, N m; all have the shape (T, n).
+
+    It is a share of the moment, not of its part along the axis of the joint: about the vertical
+    gravity gives nothing by one model and 1e-15 N m by another.
+    """
+    moment_nm = np.abs(gravity_nm).max(axis=1, keepdims=True)
+    return np.asarray(RELATIVE * (torque.size + moment_nm))
 
 
 def _scaled(hold: Array, asked: Array, floor: Array, ceiling: Array) -> Array:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another node on the topics of robot and controller, for scenarios of faults.
 
-    python -m metactl_ros.hil.intruder second_states flood_clear_context=100
+    python -m metactl_ros.hil.intruder [--arm NAME] second_states flood_clear_context=100
 
 Does what INTRUSIONS of `hil/scenario.py` lists. `KIND` or `KIND=AMOUNT` begins one, as an argument
 or as a line of the standard input; `end KIND` there ends it, and `prepare KIND=AMOUNT` makes ready
@@ -10,6 +10,7 @@ what takes long, and prints `ready`. The end of the input, SIGTERM and SIGINT en
 intrusion that is not on has neither publisher nor client, so that nothing shows the intruder.
 """
 
+import argparse
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
@@ -47,8 +48,8 @@ MATCHED_S = 0.3
 """Waited after a subscriber is found: it may not have found the publisher yet, s."""
 ANSWER_WITHIN_S = 2.0
 """After this long without an answer, the next request is sent, s."""
-SLOWLY_RADPS = 0.9
-"""For those parts of a bad trajectory that are in line."""
+SLOWLY_RADPS, SLOWLY_SHARE = 0.9, 0.5
+"""For those parts of a bad trajectory that are in line: never more than this share of a limit."""
 SMOOTHLY_S, FAST_S, INSTANT_S = 1.5, 0.05, 1e-9
 
 Intrusion = Generator[None, None, None]
@@ -60,6 +61,7 @@ class Intruder:
 
     def __init__(self, node: Node, arm: ArmModel) -> None:
         self._node, self._arm = node, arm
+        self._slowly_radps = min(SLOWLY_RADPS, SLOWLY_SHARE * arm.limits.velocity_radps[0])
         self._running: dict[str, Intrusion] = {}
         self._seen_rad: Array | None = None
         self._long: dict[int, JointTrajectory] = {}  # by the number of points
@@ -190,14 +192,14 @@ class Intruder:
         """Go to one side slowly, from there to the other in 1 ns."""
         here = yield from self._find_arm()
         sides = [np.array([side * 0.5 * way_rad, *here[1:]]) for side in (-1.0, 1.0)]
-        begin_s = float(abs(sides[0] - here).max()) / SLOWLY_RADPS
+        begin_s = float(abs(sides[0] - here).max()) / self._slowly_radps
         points = [(begin_s, sides[0]), (begin_s + INSTANT_S, sides[1])]
         yield from self._send(self._trajectory(points))
 
     def _trajectory_far(self, goal_rad: float) -> Intrusion:
         here = yield from self._find_arm()
         goal = np.array([goal_rad, *here[1:]])
-        took_s = float(abs(goal - here).max()) / SLOWLY_RADPS
+        took_s = float(abs(goal - here).max()) / self._slowly_radps
         yield from self._send(self._trajectory([(took_s, goal)]))
 
     def _trajectory_fast(self, way_rad: float) -> Intrusion:
@@ -257,13 +259,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: lines.put(None))
     try:
-        begun = [parse_intrusion(text) for text in remove_ros_args(given)[1:]]
+        parser = argparse.ArgumentParser(prog='intruder')
+        parser.add_argument('--arm', default='')
+        parser.add_argument('kinds', nargs='*')
+        words = parser.parse_args(remove_ros_args(given)[1:])
+        begun, arm = [parse_intrusion(text) for text in words.kinds], load_arm(words.arm)
     except ConfigError as error:
         sys.stderr.write(f'error: {error}\n')
         return 2
     rclpy.init(args=given, signal_handler_options=SignalHandlerOptions.NO)
     node = Node('intruder', start_parameter_services=False)
-    executor, intruder = SingleThreadedExecutor(), Intruder(node, load_arm())
+    executor, intruder = SingleThreadedExecutor(), Intruder(node, arm)
     executor.add_node(node)
     for kind, amount in begun:
         intruder.begin(kind, amount)

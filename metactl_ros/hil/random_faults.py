@@ -27,6 +27,7 @@ from metactl_ros.hil.judge import guarantee_of, Verdict
 from metactl_ros.hil.run import run_once
 from metactl_ros.hil.run_log import RunLog
 from metactl_ros.hil.scenario import load_scenario, PROCESS_KINDS, Scenario
+from metactl_ros.processes import best_controller
 from metactl_ros.settings import load_settings, provenance, Settings
 from metactl_ros.signals import NANOSECONDS_PER_SECOND
 from metactl_ros.sim.faults import KINDS
@@ -116,7 +117,7 @@ def may_overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return bool(last['at_s'] > first['at_s'] + first['for_s'] + APART_S)
 
 
-def draw_faults(duration_s: float, seed: int) -> Iterator[dict[str, Any]]:
+def draw_faults(duration_s: float, seed: int, num_joints: int) -> Iterator[dict[str, Any]]:
     """Yield faults as a scenario file has them; all kinds come before any comes again."""
     random = np.random.default_rng(seed)
     deck: list[str] = []
@@ -136,19 +137,24 @@ def draw_faults(duration_s: float, seed: int) -> Iterator[dict[str, Any]]:
             is_log = kind in LOG_SCALE
             fault['amount'] = round(_drawn(random, AMOUNTS[kind], is_log=is_log), 3)
         if kind in KINDS and KINDS[kind].is_per_joint and random.random() < 0.5:
-            fault['joint'] = int(random.integers(2))
+            fault['joint'] = int(random.integers(num_joints))
         yield fault
         now_s += random.exponential(EVERY_S)
 
 
-def random_scenario(duration_s: float, seed: int) -> dict[str, Any]:
-    """Return a scenario as its file has it."""
+def random_scenario(duration_s: float, seed: int, arm: str = '') -> dict[str, Any]:
+    """Return a scenario as its file has it, for the two-link arm or another one."""
+    settings = load_settings(arm)
+    setup: dict[str, Any] = {'plant': 'rk4'}
+    if arm:
+        setup = {'arm_file': arm, 'controller': best_controller(settings)}
+    num_joints = len(settings.arm.joint_names)
     return {
         'title': f'{duration_s:g} s of random faults, seed {seed}',
         'duration_s': duration_s,
-        'setup': {'plant': 'rk4', 'seed': seed},
+        'setup': setup | {'seed': seed},
         'reset_fault_after_s': RESET_AFTER_S,
-        'faults': list(draw_faults(duration_s, seed)),
+        'faults': list(draw_faults(duration_s, seed, num_joints)),
         'protection': 'all of them',
     }
 
@@ -190,13 +196,13 @@ def left_too_early(log: RunLog) -> Verdict:
     return Verdict(demand, not early, found, is_always=True)
 
 
-def run_random_faults(folder: Path, duration_s: float, seed: int) -> int:
+def run_random_faults(folder: Path, duration_s: float, seed: int, arm: str = '') -> int:
     """Run a random scenario; write it, its bag and its figures; return 0 if nothing was wrong."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / 'scenario.yaml'
-    text = yaml.safe_dump(random_scenario(duration_s, seed), sort_keys=False)
+    text = yaml.safe_dump(random_scenario(duration_s, seed, arm), sort_keys=False)
     file.write_text(f'# metactl hil {file}\n{text}', encoding='utf-8')
-    scenario, settings = load_scenario(file), load_settings()
+    scenario, settings = load_scenario(file), load_settings(arm)
     sys.stdout.write(f'seed {seed}: {len(scenario.faults)} faults in {duration_s:g} s\n')
     sys.stdout.flush()
     log, judged = run_once(file, scenario, folder / 'run')

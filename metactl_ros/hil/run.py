@@ -118,7 +118,8 @@ class ScenarioProcesses:
     def _start_intruder(self, intrusions: Sequence[ScriptedFault]) -> None:
         """Start an intruder, and wait until it is ready for what it is to do."""
         arguments = ros_arguments(replace(self._setup, params_file=None), INTRUDER)
-        line = [sys.executable, '-m', 'metactl_ros.hil.intruder', *arguments]
+        line = [sys.executable, '-m', 'metactl_ros.hil.intruder']
+        line += [f'--arm={self._setup.arm_file}', *arguments]
         process = self._group.start(INTRUDER, line, has_input=True)
         for fault in intrusions:
             self._order(f'prepare {fault.kind}={fault.size}')
@@ -224,7 +225,7 @@ def run_scenario(
             monitor.close()
     facts = {'end_ns': end_ns, 'gone': ended, 'exit_codes': codes, 'events': events}
     write_json(folder / 'run.json', facts)
-    return read_run(folder, scenario)
+    return read_run(folder, scenario, load_settings(setup.arm_file))
 
 
 def _wait_for_tick(processes: ScenarioProcesses, monitor: Any, folder: Path) -> None:
@@ -324,7 +325,7 @@ def run_once(
     log = run_scenario(file, scenario, folder, commands_of=commands_of)
     title = f'{file.stem}: {scenario.title}'
     draw_timeline(title, log).savefig(folder / 'timeline.png', dpi=100)
-    return log, tuple(judge(scenario, log, guarantee_of(load_settings())))
+    return log, tuple(judge(scenario, log, guarantee_of(load_settings(scenario.setup.arm_file))))
 
 
 def run_judged(
@@ -352,10 +353,10 @@ def run_judged(
     return Outcome(*facts, time.monotonic() - began_s, tuple(stalls_s))
 
 
-def run_hil(files: Sequence[Path], out: Path) -> int:
+def run_hil(files: Sequence[Path], out: Path, arm: str = '') -> int:
     """Run scenarios, which is `metactl hil`; return 0 if all passed, 1 if not."""
-    origin = provenance(load_settings())
-    pairs = [(file, load_scenario(file)) for file in files]  # mistakes show before any runs
+    origin = provenance(load_settings(arm))
+    pairs = [(file, load_scenario(file, arm)) for file in files]  # mistakes show before any runs
     outcomes = []
     for file, scenario in pairs:
         outcome = run_judged(file, scenario, out / file.stem)

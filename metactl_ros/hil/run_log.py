@@ -38,7 +38,7 @@ from metactl_ros.runtime.joint_states import (
     read_joint_state,
     StateGate,
 )
-from metactl_ros.settings import load_arm, load_settings
+from metactl_ros.settings import Settings
 from metactl_ros.signals import Array, NANOSECONDS_PER_SECOND, period_ns_of
 
 TOPICS = (
@@ -176,8 +176,11 @@ class RunLog:
         return nominal_s
 
 
-def read_run(folder: Path, scenario: Scenario) -> RunLog:
-    """Return what `run_scenario` left; BagError of a damaged bag, or a robot never driven."""
+def read_run(folder: Path, scenario: Scenario, settings: Settings) -> RunLog:
+    """Return what `run_scenario` left; BagError of a damaged bag, or a robot never driven.
+
+    The settings are those of the arm that was driven.
+    """
     by_topic: dict[str, list[DecodedMessage]] = {topic: [] for topic in TOPICS}
     for topic, entry in read_messages(folder / 'bag', *TOPICS):
         facts = (entry.publish_time_ns, entry.sequence, entry.decode())
@@ -185,7 +188,7 @@ def read_run(folder: Path, scenario: Scenario) -> RunLog:
     names = ('controller/shield', 'plant/braking', 'plant/truth')
     shield, brakings, truths = (by_topic[name] for name in names)
     driven = [entry.published_ns for entry in brakings if not entry.message.data]
-    ticks_ns, joints = [entry.stamp_ns for entry in shield], load_arm().joint_names
+    ticks_ns, joints = [entry.stamp_ns for entry in shield], settings.arm.joint_names
     sent = sent_commands(by_topic[STAMPED], by_topic[FORWARD], ticks_ns, joints)
     if not driven or sent is None:
         raise BagError(f'{folder}: the robot was never driven; see the logs there.')
@@ -205,7 +208,7 @@ def read_run(folder: Path, scenario: Scenario) -> RunLog:
         excess=column['excess'],
         used_states=_used_states(by_topic['controller/reference'], zero_ns),
         commands=sent.commands,
-        states=accepted_states(by_topic, sent.restarts_ns),
+        states=accepted_states(by_topic, sent.restarts_ns, settings),
         restarts_ns=sent.restarts_ns,
         command_problems=sent.problems,
         foreign_s=_since(sent.foreign_ns, zero_ns),
@@ -413,9 +416,8 @@ def _differences(
     return problems
 
 
-def accepted_states(by_topic: _ByTopic, restarts_ns: Sequence[int]) -> States:
+def accepted_states(by_topic: _ByTopic, restarts_ns: Sequence[int], settings: Settings) -> States:
     """Return the usable states that a controller's gate lets in, by the time of publishing."""
-    settings = load_settings()
     messages = sorted(by_topic['joint_states'], key=lambda entry: entry.published_ns)
     period_ns = period_ns_of(settings.controller.law.rate_hz)
     rows = _admitted(messages, restarts_ns, settings.arm, period_ns)

@@ -28,6 +28,8 @@
 Every run must besides meet the demands that `judge.py` lists, from its first driven step on; only
 where physics makes that impossible may `margins` be larger, with the reason.
 
+Numbers are for the arm of the setup, if none the two-link one; `for_arm` fits them to another.
+
 Times count from the first step the robot is driven. Where one is the beginning or the end of a
 fault, it means when that really came.
 """
@@ -35,16 +37,29 @@ fault, it means when that really came.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 import difflib
+from functools import cache
 import math
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from metactl_ros.baselines import BaselineName
 from metactl_ros.config import require_not_negative, require_positive
 from metactl_ros.errors import ConfigError
-from metactl_ros.hil.judge import Expectation
-from metactl_ros.processes import Setup
-from metactl_ros.settings import faults_file, load_arm, load_file, share_directory
+from metactl_ros.hil.judge import EffortBelow, ErrorBelow, Expectation, SpeedBelow
+from metactl_ros.processes import best_controller, Setup
+from metactl_ros.settings import (
+    arm_path,
+    faults_file,
+    load_arm,
+    load_file,
+    load_settings,
+    PlantName,
+    Settings,
+    share_directory,
+    usual_plant,
+)
 from metactl_ros.sim.faults import Fault, is_plant_fault, Kind, KINDS, require_joint
 
 INTRUSIONS = {
@@ -160,7 +175,8 @@ class ScriptedFault:
 class ScenarioSetup:
     """What of `processes.Setup` a scenario may choose; the rest is as usual."""
 
-    plant: Literal['bullet', 'rk4'] | None = None
+    arm_file: str | None = None
+    plant: PlantName | None = None
     controller: Literal['policy', 'ct', BaselineName] | None = None
     policy: str | None = None
     classical_file: str | None = None
@@ -222,12 +238,64 @@ class Scenario:
             )
 
 
-def load_scenario(path: Path) -> Scenario:
-    """Return the scenario of a file; an error has one line per mistake, with file and key."""
-    scenario, num_joints = load_file(Scenario, path, path.name), len(load_arm().joint_names)
+def load_scenario(path: Path, arm: str = '') -> Scenario:
+    """Return the scenario of a file; an error has one line per mistake, with file and key.
+
+    Args:
+        path: Of the file.
+        arm: Name or file of another arm than the one it is written for; empty: that one.
+    """
+    scenario = load_file(Scenario, path, path.name)
+    written_for = scenario.setup.arm_file or ''
+    if arm and arm_path(arm) != arm_path(written_for):
+        scenario = for_arm(scenario, arm)
+    num_joints = len(load_arm(scenario.setup.arm_file).joint_names)
     for fault in scenario.faults:
         require_joint(f'{path.name}: Fault {fault.kind}', fault.joint, num_joints)
     return scenario
+
+
+def for_arm(scenario: Scenario, arm: str) -> Scenario:
+    """Return a scenario for another arm than that it is written for.
+
+    Joints keep their numbers. Bounds of effort and speed become for all joints the same share of
+    the limit, the largest there was. Errors are the norm over all joints, and their bounds grow as
+    that does. The plant is the usual one of the arm; the controller, if the scenario
+    chooses none, the best one that the arm can have.
+    """
+    settings, old = _settings_of(arm), load_arm(scenario.setup.arm_file).limits
+    new = settings.arm.limits
+    growth = math.sqrt(len(new.effort_nm) / len(old.effort_nm))
+    expect = list[Expectation]()
+    for entry in scenario.expect:
+        if isinstance(entry, EffortBelow):
+            nm = _same_share(entry.effort_below_nm, old.effort_nm, new.effort_nm)
+            expect.append(replace(entry, effort_below_nm=nm))
+        elif isinstance(entry, SpeedBelow):
+            radps = _same_share(entry.speed_below_radps, old.velocity_radps, new.velocity_radps)
+            expect.append(replace(entry, speed_below_radps=radps))
+        elif isinstance(entry, ErrorBelow):
+            expect.append(replace(entry, error_below_rad=growth * entry.error_below_rad))
+        else:
+            expect.append(entry)
+    chosen = scenario.setup
+    controller = chosen.controller or (None if chosen.policy else best_controller(settings))
+    setup = replace(chosen, arm_file=arm, plant=usual_plant(settings.arm), controller=controller)
+    return replace(scenario, setup=setup, expect=tuple(expect))
+
+
+@cache
+def _settings_of(arm: str) -> Settings:
+    """Return the settings of an arm, kept: to search a workspace takes a second or two."""
+    return load_settings(arm)
+
+
+def _same_share(
+    bounds: Sequence[float], old: Sequence[float], new: Sequence[float]
+) -> tuple[float, ...]:
+    """Return bounds that are that share of new limits which the largest was of old ones."""
+    share = float(np.max(np.array(bounds) / np.array(old)))
+    return tuple(share * limit for limit in new)
 
 
 def shipped_scenarios() -> list[Path]:

@@ -12,6 +12,7 @@ the arm, so it has no tracking error.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 import time
@@ -43,7 +44,7 @@ from metactl_ros.check.sent_commands import check_sent, SentCheck
 from metactl_ros.config import shown
 from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.dynamics.rigid_body import ArmModel
-from metactl_ros.errors import legible
+from metactl_ros.errors import ConfigError, legible
 from metactl_ros.files import write_json
 from metactl_ros.policy.bundle import sha256_of
 from metactl_ros.replay.recompute import (
@@ -56,7 +57,14 @@ from metactl_ros.replay.recompute import (
     summarise,
     tick_counts,
 )
-from metactl_ros.settings import load_arm, load_controller, shipped_policies, shipped_policy
+from metactl_ros.settings import (
+    arm_path,
+    load_arm,
+    load_controller,
+    shipped_policies,
+    shipped_policy,
+    TWO_LINK,
+)
 from metactl_ros.signals import Policy
 
 SHA = 'bundle sha256'
@@ -132,12 +140,14 @@ def replay_bag(request: ReplayRequest) -> ReplayResult:
     """
     begin_s = time.perf_counter()
     log = read_ticks(request.bag, request.node)
-    arm = load_arm(request.arm_file)
+    name = arm_name(request, log)
+    arm = load_arm(name)
     prefix = log.joint_names[0].removesuffix(arm.joint_names[0])
     if log.joint_names != tuple(prefix + name for name in arm.joint_names):
         raise BagError(
             f'{request.bag}: is of the joints {shown(log.joint_names)}, expected '
-            f'{", ".join(arm.joint_names)} with any prefix; give the arm with --arm-file.'
+            f'{", ".join(arm.joint_names)} with any prefix, those of the arm {str(name)!r}; give '
+            'the recorded one with --arm.'
         )
     chosen = _choose(request, log, arm)
     arm = arm.renamed(log.joint_names)
@@ -155,6 +165,7 @@ def replay_bag(request: ReplayRequest) -> ReplayResult:
         'partial': list(result.problems),
         'recorded_by': log.facts,
         'computed_by': chosen.name,
+        'arm': str(name),
         'ticks': tick_counts(log, again, unverifiable_ticks(log, chosen.recorded), is_guided),
         'commands': {'is_shadow': sent.is_shadow, **sent.counts},
         **_comparison(log, again),
@@ -169,6 +180,26 @@ def replay_bag(request: ReplayRequest) -> ReplayResult:
         'times_real_time': round(float(log.time_s[-1] / elapsed_s), 1),
     }
     return replace(result, facts=_finite(facts))
+
+
+def arm_name(request: ReplayRequest, log: TickLog) -> Path | str:
+    """Return the arm that is asked for, or else the one that the bag names.
+
+    Raises:
+        BagError: If that is a file which is not there; a path may be of another machine.
+    """
+    if request.arm_file is not None:
+        return request.arm_file
+    name = log.parameter('arm_file') or TWO_LINK
+    try:
+        if isinstance(name, str) and arm_path(name).is_file():
+            return name
+    except (ConfigError, OSError, ValueError):  # no name, too long, or with a null byte
+        pass
+    raise BagError(
+        f'{request.bag}: was recorded with the arm {shown(name)}, expected the path of a file '
+        'that is here or the name of a shipped arm; give the arm with --arm.'
+    )
 
 
 def _require_gains(bag: Path, log: TickLog, gains: Sequence[str]) -> None:
@@ -212,6 +243,7 @@ def summary(result: ReplayResult) -> list[tuple[str, str]]:
     by = 'open loop, what would have commanded' if is_open_loop else 'computed again by'
     rows = [
         ('recorded by', who_recorded(result.log)),
+        ('arm', facts['arm']),
         (by, facts['computed_by']),
         *_ticks(facts['ticks']),
         *_differences(result),
@@ -357,8 +389,7 @@ def _choose_policy(
     own: ControllerSettings,
 ) -> _Chosen:
     recorded, sha256 = log.facts.get('controller'), log.facts.get(SHA)
-    shipped = [path for path in shipped_policies() if sha256_of(path) == sha256]
-    path = request.bundle or (shipped[0] if shipped else shipped_policy())
+    path = request.bundle or _recorded_bundle(log, sha256) or shipped_policy()
     bundle = load_learned(path, arm, robot)
     if request.bundle is None and bundle.sha256 != sha256:
         raise BagError(
@@ -369,6 +400,19 @@ def _choose_policy(
     checked = own if is_other else bundle.controller
     name = f'{path.name} {bundle.sha256}'
     return _Chosen(name, bundle.policy, bundle.controller, checked, is_open_loop=is_other)
+
+
+def _recorded_bundle(log: TickLog, sha256: str | None) -> Path | None:
+    """Return where the bundle of a bag is: shipped, or where its node found it; None: nowhere."""
+    named = log.parameter('policy')
+    candidates = [*shipped_policies()]
+    if isinstance(named, str) and named:
+        candidates.append(Path(named))
+    for path in candidates:
+        with suppress(OSError, ValueError):  # it may be of another machine, or no path at all
+            if path.is_dir() and sha256_of(path) == sha256:
+                return path
+    return None
 
 
 def _recorded_controller(

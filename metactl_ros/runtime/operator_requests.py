@@ -60,7 +60,7 @@ TEXTS = {
     ),
     Cause.CONDITION_VIOLATED: Text(
         'the Lyapunov condition did not hold, tick after tick',
-        'check payload, effort limits and model of the arm',
+        'check payload, effort limits and rates, and model of the arm',
     ),
     Cause.NO_MOTION: Text(
         'a joint had its full effort and did not move', 'check brakes, drives and obstacles'

@@ -23,8 +23,8 @@ try:
     import pybullet
 except ImportError as error:
     raise MissingDependency(
-        "the PyBullet plant needs pybullet; run: pip install 'metactl_ros[sim]', "
-        'or use the RK4 plant.'
+        "the PyBullet plant needs pybullet; run: pip install 'metactl_ros[sim]', from Python 3.12 "
+        'on pip install pybullet and a compiler, or use the rk4 plant.'
     ) from error
 
 NO_INERTIA = [0.0, 0.0, 0.0]

@@ -37,7 +37,7 @@ def messages(tmp_path_factory):
 def settings_read_once(monkeypatch):
     """A thousand answers read the same two YAML files: half of their time."""
     monkeypatch.setattr(verdict, 'load_arm', cache(settings.load_arm))
-    monkeypatch.setattr(verdict, 'load_file', cache(settings.load_file))
+    monkeypatch.setattr(verdict, 'load_controller', cache(settings.load_controller))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from support.made_bags import a_day
 from support.tick_logs import Day, log_of, SETTINGS
 
-from metactl_ros.bench.plots import draw_tracking, mode_spans, SHADES, track_of
+from metactl_ros.bench.plots import draw_tracking, mode_spans, SHADES, Track, track_of
 from metactl_ros.control.modes import Mode
 
 TICK_S = 0.01
@@ -191,3 +191,32 @@ def test_a_single_grave_tick_is_not_covered_by_its_neighbours(logs):
     assert fault.get_linewidth() > 0.5
     assert max(before.get_zorder(), after.get_zorder()) < fault.get_zorder()
     assert fault.get_zorder() < min(line.get_zorder() for line in figure.axes[1].lines)
+
+
+def test_seven_joints_are_a_row_each_and_share_their_scales(logs):
+    def widened(track):
+        arrays = (track.q_rad, track.q_desired_rad, track.effort_nm)
+        wide = [np.tile(x, (1, 4))[:, :7] * np.arange(1.0, 8.0) for x in arrays]
+        names = [f'joint{joint}' for joint in range(1, 8)]
+        return Track(names, track.time_s, *wide, track.modes)
+
+    tracks = {label: widened(track_of(log)) for label, log in logs.items()}
+    figure = draw_tracking('seven', tracks)
+    assert figure.get_figwidth() > figure.get_figheight()
+    grid = np.array(figure.axes).reshape(7, 2, 3)
+    for joint, row in enumerate(grid):
+        for axes, track in zip(row, tracks.values(), strict=True):
+            found, wanted = axes[0].lines
+            np.testing.assert_array_equal(data_of(found)[1], track.q_rad[:, joint])
+            np.testing.assert_array_equal(data_of(wanted)[1], track.q_desired_rad[:, joint])
+            np.testing.assert_array_equal(data_of(*axes[2].lines)[1], track.effort_nm[:, joint])
+        assert row[0, 0].get_ylabel().startswith(f'joint{joint + 1}\n')
+        for one, other in zip(*row, strict=True):
+            low, high = one.get_ylim()
+            assert (low, high) == other.get_ylim()
+            drawn_all = np.concatenate(
+                [np.ravel(x.get_ydata()) for x in (*one.lines, *other.lines)]
+            )
+            assert low <= drawn_all.min() < drawn_all.max() <= high
+    assert [axis.get_xlabel() for axis in grid[-1].flat] == ['time [s]'] * 6
+    assert not any(axis.get_xlabel() for axis in grid[:-1].flat)

@@ -42,6 +42,16 @@ def test_a_random_scenario_has_every_kind_and_can_be_read_back(tmp_path):
     assert any(a.end_s > b.at_s for a, b in pairwise(faults))
 
 
+def test_a_random_scenario_of_another_arm_strikes_all_of_its_joints(tmp_path):
+    pytest.importorskip('pinocchio', reason="needs Pinocchio: pip install 'metactl_ros[urdf]'")
+    path = tmp_path / 'random.yaml'
+    path.write_text(yaml.safe_dump(random_scenario(1000.0, 7, 'fr3')))
+    scenario = load_scenario(path)
+    assert scenario.setup.arm_file == 'fr3'
+    assert {fault.joint for fault in scenario.faults} == {None, *range(7)}
+    assert scenario == load_scenario(path, 'fr3')
+
+
 def test_a_random_scenario_has_faults_that_outlast_a_reset_and_long_stalls():
     faults = [f for seed in range(5) for f in random_scenario(400.0, seed)['faults']]
     for kind in ('freeze', 'second_states', 'second_commands', 'clock_stick', 'velocity_scale'):
@@ -58,7 +68,7 @@ def test_a_random_scenario_has_faults_that_outlast_a_reset_and_long_stalls():
 
 @pytest.mark.parametrize('seed', range(5))
 def test_no_controller_is_killed_while_another_node_commands_or_is_about_to(seed):
-    faults = list(draw_faults(600.0, seed))
+    faults = list(draw_faults(600.0, seed, 2))
     spans = {
         kind: [(f['at_s'], f['at_s'] + f['for_s']) for f in faults if f['kind'] == kind]
         for kind in ('kill_controller', *INTRUDERS)

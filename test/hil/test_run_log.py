@@ -21,6 +21,9 @@ from metactl_ros.hil.run_log import (
     recording_gaps_ns,
     sent_commands,
 )
+from metactl_ros.settings import load_settings
+
+SETTINGS = load_settings()
 
 NAMES = ('joint1', 'joint2')
 PERIOD_NS = 10_000_000
@@ -196,18 +199,18 @@ def test_states_that_led_to_a_new_timeline_could_be_believed_by_a_gate_that_bega
     states = [state(k, 10**9 + k * 10_000_000) for k in range(1, 300)]
     states += [state(k, 9 * 10**9 + k * 10_000_000) for k in range(300, 330)]  # its clock was set
     topics = {'joint_states': states, 'controller/shield': [], 'controller/feedback': []}
-    assert accepted_states(topics, ()).received_ns.tolist() == [
+    assert accepted_states(topics, (), SETTINGS).received_ns.tolist() == [
         entry.published_ns for entry in states
     ]
     stuck = [state(k, 4 * 10**9) for k in range(300, 500)]  # for two seconds, then it goes on
     after = [state(k, 9 * 10**9 + k * 10_000_000) for k in range(500, 530)]
     topics['joint_states'] = [*states[:299], *stuck, *after]
-    assert accepted_states(topics, ()).received_ns[-30:].tolist() == [
+    assert accepted_states(topics, (), SETTINGS).received_ns[-30:].tolist() == [
         e.published_ns for e in after
     ]
     single = [*states[:299], state(300, 9 * 10**9), *[state(k, k) for k in range(301, 330)]]
     topics['joint_states'] = single
-    assert len(accepted_states(topics, ()).received_ns) == 299
+    assert len(accepted_states(topics, (), SETTINGS).received_ns) == 299
 
 
 def test_times_of_a_fault_are_those_at_which_it_really_came():

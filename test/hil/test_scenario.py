@@ -5,6 +5,7 @@
 from dataclasses import replace
 
 import hil_mutants
+import numpy as np
 import pytest
 import yaml
 
@@ -20,6 +21,7 @@ from metactl_ros.hil.scenario import (
     shipped_scenarios,
 )
 from metactl_ros.processes import Setup
+from metactl_ros.settings import load_arm, load_faults
 from metactl_ros.sim.faults import KINDS
 
 SCENARIO = {
@@ -68,6 +70,50 @@ def test_a_scenario_chooses_from_the_set_up_and_leaves_the_rest(tmp_path):
     for name in ('policy', *CLASSICAL):
         scenario = load_scenario(write(tmp_path, setup={'controller': name}))
         assert scenario.setup.applied_to(usual) == replace(usual, controller=name)
+
+
+def test_on_another_arm_bounds_are_the_same_share_of_what_its_joints_can_do(tmp_path):
+    pytest.importorskip('pinocchio', reason="needs Pinocchio: pip install 'metactl_ros[urdf]'")
+    limits = load_arm().limits
+    expect = [
+        {'effort_below_nm': [0.5 * limits.effort_nm[0], 0.25 * limits.effort_nm[1]]},
+        {'effort_below_nm': [0.0, 0.0]},
+        {'speed_below_radps': [0.2 * speed for speed in limits.velocity_radps]},
+        {'error_below_rad': 0.1},
+        {'never': 'FAULT'},
+    ]
+    path = write(tmp_path, expect=expect, faults=[{'kind': 'jam', 'at_s': 1.0, 'joint': 1}])
+    scenario, theirs = load_scenario(path, 'fr3'), load_arm('fr3').limits
+    effort, none, speed, error, never = scenario.expect
+    assert effort.effort_below_nm == pytest.approx(0.5 * np.array(theirs.effort_nm))
+    assert none.effort_below_nm == (0.0,) * 7
+    assert speed.speed_below_radps == pytest.approx(0.2 * np.array(theirs.velocity_radps))
+    assert error.error_below_rad == pytest.approx(0.1 * np.sqrt(3.5))
+    assert never == load_scenario(path).expect[-1]
+    setup = scenario.setup.applied_to(Setup())
+    assert (setup.arm_file, setup.plant, setup.payload_kg) == ('fr3', 'pinocchio', 0.5)
+    assert setup.controller in ('momentum_observer', 'policy')
+    assert load_scenario(path, 'two_link') == load_scenario(path)
+
+
+def test_a_joint_is_one_of_the_arm_that_is_driven(tmp_path):
+    pytest.importorskip('pinocchio', reason="needs Pinocchio: pip install 'metactl_ros[urdf]'")
+    path = write(tmp_path, faults=[{'kind': 'jam', 'at_s': 1.0, 'joint': 6}])
+    assert load_scenario(path, 'fr3').faults[0].joint == 6
+    with pytest.raises(ConfigError, match='expected a joint of 0 to 5, found 6'):
+        load_scenario(path, 'ur5e')
+    written_for = write(
+        tmp_path, setup={'arm_file': 'fr3'}, faults=[], expect=[{'never': 'FAULT'}]
+    )
+    assert load_scenario(written_for, 'fr3').setup == ScenarioSetup(arm_file='fr3')
+
+
+@pytest.mark.parametrize('path', shipped_scenarios(), ids=lambda path: path.stem)
+def test_a_shipped_scenario_fits_seven_joints(path):
+    pytest.importorskip('pinocchio', reason="needs Pinocchio: pip install 'metactl_ros[urdf]'")
+    scenario = load_scenario(path, 'fr3')
+    assert len(scenario.expect) == len(load_scenario(path).expect)
+    assert len(load_faults(path, 7)) == sum(fault.is_of_plant for fault in scenario.faults)
 
 
 FAULT = SCENARIO['faults'][0]

@@ -128,7 +128,7 @@ def study(file, bag):
 
 
 READERS = {
-    'replay --arm-file': Reader('arm.yaml', replay('--arm-file', 'FILE'), DOCUMENTED),
+    'replay --arm': Reader('arm.yaml', replay('--arm', 'FILE'), DOCUMENTED),
     'replay --controller-file': Reader(
         'controller.yaml', replay('--controller-file', 'FILE'), DOCUMENTED
     ),

@@ -18,11 +18,14 @@ pytest.importorskip('rosbags', reason='needs the extra `sim`')
 from support.made_bags import a_day, bag_of, doctored, NUM_TICKS, TELEMETRY, without, write
 from support.tick_logs import ARM, Day, log_of, rows_of, SETTINGS
 
+from metactl_ros.bag.reader import BagError
 from metactl_ros.check.certificates import check_certificates, Violation
 from metactl_ros.cli import main
+from metactl_ros.policy.bundle import sha256_of
 from metactl_ros.replay.page import kept_rows, MOST_LISTED, NUM_BUCKETS, printable, write_page
 from metactl_ros.replay.recompute import Difference, Reproduction
-from metactl_ros.replay.verdict import replay_bag, ReplayRequest, summary
+from metactl_ros.replay.verdict import _recorded_bundle, replay_bag, ReplayRequest, summary
+from metactl_ros.settings import share_directory, shipped_policy
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 FACTS = {
@@ -422,3 +425,48 @@ def test_efforts_that_are_no_numbers_are_told_as_none(tmp_path, rows):
     assert main(['replay', str(bag), '--out', str(tmp_path)]) != 0
     facts = json.loads((tmp_path / 'replay.json').read_text())
     assert facts['recording']['effort']['joint1']['rms_nm'] is None
+
+
+def arm_that_is_found(path, parameters, **request):
+    bag = write(path, bag_of(a_day(), **parameters))
+    result = replay_bag(ReplayRequest(bag=bag, **request))
+    assert result.facts['verdict'] == 'equal'
+    assert ('arm', result.facts['arm']) in summary(result)
+    return result.facts['arm']
+
+
+def test_the_arm_that_a_bag_names_is_found_by_itself(tmp_path):
+    mine = tmp_path / 'mine.yaml'
+    shutil.copy(share_directory() / 'config' / 'arm.yaml', mine)
+    assert arm_that_is_found(tmp_path / 'a.mcap', {}) == 'two_link'
+    assert arm_that_is_found(tmp_path / 'b.mcap', {'arm_file': ''}) == 'two_link'
+    assert arm_that_is_found(tmp_path / 'c.mcap', {'arm_file': str(mine)}) == str(mine)
+    here = arm_that_is_found(tmp_path / 'd.mcap', {'arm_file': '/not/here.yaml'}, arm_file=mine)
+    assert here == str(mine)
+
+
+@pytest.mark.parametrize('named', ['/not/here.yaml', 'nobody', 7, ['x'], 'x' * 9000, 'a\0.yaml'])
+def test_an_arm_that_is_not_here_is_asked_for(named, tmp_path):
+    bag = write(tmp_path / 'one.mcap', bag_of(a_day(), arm_file=named))
+    with pytest.raises(BagError, match=r'was recorded with the arm .* give the arm with --arm'):
+        replay_bag(ReplayRequest(bag=bag))
+
+
+def test_the_joints_of_another_arm_are_refused_with_its_name(tmp_path):
+    pytest.importorskip('pinocchio', reason="needs Pinocchio: pip install 'metactl_ros[urdf]'")
+    bag = write(tmp_path / 'one.mcap', bag_of(a_day(), arm_file='fr3'))
+    with pytest.raises(BagError, match=r"expected fr3_joint1, .*those of the arm 'fr3'; .*--arm"):
+        replay_bag(ReplayRequest(bag=bag))
+
+
+def test_the_bundle_of_a_bag_is_where_its_node_found_it(log, tmp_path):
+    moved = shutil.copytree(shipped_policy(), tmp_path / 'mine.metactl')
+    (moved / 'SHA256SUMS').write_text('another one')
+    sha256 = sha256_of(moved)
+    told = replace(log, facts={'parameters': json.dumps({'policy': str(moved)})})
+    assert _recorded_bundle(told, sha256) == moved
+    assert _recorded_bundle(told, sha256_of(shipped_policy())) == shipped_policy()
+    assert _recorded_bundle(log, sha256) is None
+    for nonsense in (7, '', 'a\0', '/nowhere', 'x' * 9000):
+        other = replace(log, facts={'parameters': json.dumps({'policy': nonsense})})
+        assert _recorded_bundle(other, sha256) is None

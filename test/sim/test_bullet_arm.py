@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
 import pytest
+
+pytest.importorskip('pybullet', reason='needs PyBullet, which has no wheels from Python 3.12 on')
 from support.episodes import start
 
 from metactl_ros.errors import PlantError
