@@ -52,14 +52,14 @@ from metactl_ros.policy.onnx_file import MisfitError
 from metactl_ros.policy.onnx_graph import check_graph
 from metactl_ros.settings import make_plant, Settings
 from metactl_ros.signals import Array, seconds
-from metactl_ros.sim.rollout import without_warmup
 from metactl_ros.sim.task import draw_evaluation
 
 LEAST_RATED_KG = 0.1
 """What the bank takes an arm to be rated for that is rated for nothing."""
 SEED, ROLLOUTS, PAYLOAD_SHARES = 9001, 2, (0.0, 0.5, 1.0)
 """Of the calibration: episodes of each payload, which is a share of the rated one."""
-SETTLED_S, TAU_Z_S, COVERAGE = 0.5, 2.0, 0.99
+SETTLED_S, TAU_Z_S, COVERAGE = 1.0, 2.0, 0.99
+"""Until then it warms up, as on a robot, and the estimate is not yet of this arm."""
 NUM_MIXED = 8
 """Golden windows in which every joint sees something else."""
 
@@ -128,7 +128,7 @@ class Calibration(NamedTuple):
 
 
 def simulate(law: AdaptedLaw, settings: Settings) -> Calibration:
-    """Drive the simulated arm with ideal sensors, the payload told to nobody.
+    """Drive the simulated arm with ideal sensors, from warm-up on, the payload told to nobody.
 
     d is what the law's model lacks on average over a period, from positions and velocities at both
     of its ends.
@@ -141,7 +141,7 @@ def simulate(law: AdaptedLaw, settings: Settings) -> Calibration:
     payload_kg = np.repeat(levels, ROLLOUTS)
     start, reference = replace(drawn.start, payload_kg=payload_kg), drawn.reference
     plant = make_plant('pinocchio', settings)
-    loop = ControlLoop(settings.arm, without_warmup(law.controller))
+    loop = ControlLoop(settings.arm, law.controller)
     state = plant.reset(start)
     loop.reset(state)
     rows, errors, windows, dt_s = [], [], [], 1.0 / law.controller.law.rate_hz
@@ -242,8 +242,7 @@ def _golden(source: Path, law: AdaptedLaw, mixed: Array) -> tuple[Array, Array, 
         law.source.context.num_rows, len(law.source.features), action_size(law.source)
     )
     golden, _ = read_golden(files['golden.npz'], shape)
-    bank = law.source.estimator and law.source.estimator.bank
-    assert bank is not None
+    bank = _bank_of(source, law.source)
     n = law.controller.num_joints
     asked, alike = like_windows(golden, before, n)
     said = like_action(OnnxPolicy(files['policy.onnx'], shape)(asked), before, n, bank.num_delays)
@@ -253,6 +252,5 @@ def _golden(source: Path, law: AdaptedLaw, mixed: Array) -> tuple[Array, Array, 
             f'{source}/policy.onnx: joints that see the same act differently by {apart:.3g} with '
             f'{n} joints; give the bundle of an adaptive law.'
         )
-    single = mixed.astype(np.float32)
-    windows = np.concatenate((alike.astype(np.float32), single))
-    return windows, np.concatenate((said, law.policy(single))), apart
+    windows = np.concatenate((alike, mixed.astype(np.float32).astype(np.float64)))
+    return windows, np.concatenate((said, law.policy(windows[len(alike) :]))), apart

@@ -150,7 +150,8 @@ class Cell(NamedTuple):
     """Of a law that was tuned."""
 
 
-class FixedActions(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedActions:
     """Proposes one action for each arm of a batch, whatever it sees."""
 
     actions: Array
