@@ -217,7 +217,7 @@ def adapt(source: Path, out: Path, settings: Settings, command: tuple[str, ...])
     )
     windows, actions, apart = _golden(source, law, seen.windows)
     arrays = io.BytesIO()
-    contents: dict[str, Any] = {INPUT: windows, OUTPUT: actions}
+    contents: dict[str, Any] = {INPUT: windows.astype(np.float32), OUTPUT: actions}
     np.savez(arrays, **contents)
     card = write_card(out.name, contract, action_size(contract), (), apart, len(windows))
     table = json.dumps(stated(contract), indent=2, allow_nan=False)
