@@ -219,6 +219,32 @@ def inspect(options: Inspect) -> int:
     return inspect_bundle(options.bundle)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Adapt:
+    """Make the policy bundle of an arm from its URDF; nothing is trained.
+
+    The network of the shipped bundle has weights that all joints share. The margin of the shield
+    is measured in a simulation, and the card says so.
+    """
+
+    arm: str = option('', 'its file, or the NAME of a shipped one')
+    out: Path = option(Path('adapted.metactl'), 'a new bundle', metavar='NAME.metactl')
+    policy: Path | None = option(
+        None, 'of an adaptive law', default_help='the shipped one', metavar='NAME.metactl'
+    )
+
+
+def adapt(options: Adapt) -> int:
+    """Write a bundle, and print its card."""
+    from metactl_ros.adapt import adapt as write
+    from metactl_ros.policy.bundle import inspect_bundle
+    from metactl_ros.settings import load_settings, shipped_policy
+
+    command = ('metactl', 'adapt', '--arm', Path(options.arm).name, '--out', options.out.name)
+    write(options.policy or shipped_policy(), options.out, load_settings(options.arm), command)
+    return inspect_bundle(options.out)
+
+
 class Verb(NamedTuple):
     """A verb of the command."""
 
@@ -234,6 +260,7 @@ VERBS = {
     'record': Verb(Record, record, 'topics of a running robot, into a bag'),
     'replay': Verb(Replay, replay, 'a bag computed again, checked and compared'),
     'hil': Verb(Hil, hil, 'scripted faults, and whether they are withstood'),
+    'adapt': Verb(Adapt, adapt, 'the policy bundle of an arm from its URDF, untrained'),
     'inspect': Verb(Inspect, inspect, 'what a policy bundle is, and whether it is sound'),
 }
 

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from metactl_ros.signals import Array
 
+QUANTILE = 0.9
+"""Of each joint, by which the joints are made comparable."""
 LOST_ERROR_RAD = 1.5
 """A joint this far from its reference has lost it; the softest gains of the box sag by 0.7 rad."""
 
@@ -43,3 +45,19 @@ def percentiles(values: Array) -> dict[str, float] | None:
         return None
     p50, p99, largest = np.quantile(values, [0.5, 0.99, 1.0]).tolist()
     return {'p50': p50, 'p99': p99, 'max': largest}
+
+
+def conformal_rho(off_nm: Array, coverage: float) -> Array:
+    """Return rho, shape (n,), within which all joints are on a share of ticks.
+
+    The level has the correction of split conformal prediction for N episodes: with exchangeable
+    episodes the expected coverage of a new one is at least as stated.
+
+    Args:
+        off_nm: d - d^ of ticks and episodes, shape (T, N, n).
+        coverage: Share of ticks.
+    """
+    size = np.abs(off_nm)
+    unit = np.quantile(size, QUANTILE, axis=(0, 1))
+    level = min(coverage * (1.0 + 1.0 / off_nm.shape[1]), 1.0)
+    return np.asarray(np.quantile((size / unit).max(axis=-1), level) * unit)

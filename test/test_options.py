@@ -45,6 +45,7 @@ FLAGS = {
     },
     'hil': {'--all', '--random', '--minutes', '--seed', '--out', '--arm'},
     'inspect': set(),
+    'adapt': {'--arm', '--out', '--policy'},
 }
 
 

@@ -27,7 +27,7 @@ from metactl_ros.control.settings import ControllerSettings
 from metactl_ros.control.shield import Enforcement
 from metactl_ros.dynamics.two_link import TwoLinkBody
 from metactl_ros.files import write_json
-from metactl_ros.metrics import is_lost
+from metactl_ros.metrics import conformal_rho, is_lost
 from metactl_ros.settings import load_settings, make_true_arm, provenance, Settings
 from metactl_ros.signals import Array, each_arm, Policy, seconds
 from metactl_ros.sim.plant import SensedPlant
@@ -57,8 +57,6 @@ CALIBRATED_IN = ('tau_1', 'tau_2', 'tau_5', 'tau_drift')
 SEED, ROLLOUTS = 9001, 20
 """Of the calibration: neither those of tuning nor those of judging."""
 CHECK_SEED, CHECK_ROLLOUTS = 9002, 6
-QUANTILE = 0.9
-"""Of each joint, by which the joints are made comparable."""
 
 
 class TrueRun(NamedTuple):
@@ -122,22 +120,6 @@ def _lack(arm: Rk4Arm, model: TwoLinkBody, sent_nm: Array, given_nm: Array) -> A
     here = arm.true_state
     posture = model.at(here.q_rad, here.qd_radps)
     return sent_nm - posture.apply(arm.acceleration(given_nm)) - posture.bias
-
-
-def conformal_rho(off_nm: Array, coverage: float) -> Array:
-    """Return rho, shape (n,), within which all joints are on a share of ticks.
-
-    The level has the correction of split conformal prediction for N episodes: with exchangeable
-    episodes the expected coverage of a new one is at least as stated.
-
-    Args:
-        off_nm: d - d^ of ticks and episodes, shape (T, N, n).
-        coverage: Share of ticks.
-    """
-    size = np.abs(off_nm)
-    unit = np.quantile(size, QUANTILE, axis=(0, 1))
-    level = min(coverage * (1.0 + 1.0 / off_nm.shape[1]), 1.0)
-    return np.asarray(np.quantile((size / unit).max(axis=-1), level) * unit)
 
 
 def episodes_of(

@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from metactl_ros.config import require_length, require_not_negative, shown
+from metactl_ros.dynamics.reduced_arm import ReducedArm
 from metactl_ros.dynamics.rigid_body import ArmModel, JointLimits
 from metactl_ros.errors import ConfigError
 from metactl_ros.signals import Array
@@ -133,6 +134,9 @@ class FromUrdf(ArmModel, Protocol):
     @property
     def postures(self) -> Array:
         """All over the joint ranges, and where the arm feels lightest, rad, shape (S, n)."""
+
+    def reduced(self) -> ReducedArm:
+        """Return what decides how it moves, whatever its file looks like."""
 
     def simulated(self, link_mass_factor: float = 1.0) -> 'Accelerated':
         """Return its rigid body for a simulation, the links heavier by a factor."""

@@ -25,6 +25,7 @@ from metactl_ros.dynamics.bounds import (
     workspace_postures,
     Worst,
 )
+from metactl_ros.dynamics.reduced_arm import ReducedArm, rounded
 from metactl_ros.dynamics.urdf_arm import CheckedArm
 from metactl_ros.errors import ConfigError, MissingDependency
 from metactl_ros.signals import Array
@@ -128,6 +129,27 @@ class UrdfArm:
         """Return arm file and limits as plain values, and the URDF in one text."""
         arm = self.checked
         return {'file': stated(arm.file), 'limits': stated(arm.limits), 'urdf': arm.urdf}
+
+    def reduced(self) -> ReducedArm:
+        """Return what decides how it moves, whatever its file looks like."""
+        model, data = self._links
+        pinocchio.computeJointJacobians(model, data, np.zeros(model.nv))
+        links = [data.oMi[joint].act(model.inertias[joint]) for joint in range(1, model.njoints)]
+        kilogram = self._one_kg.model.inertias
+        masses = [kilogram[joint].mass for joint in range(1, model.njoints)]
+        holder = int(np.argmax(masses))
+        payload_m = data.oMi[holder + 1].act(kilogram[holder + 1].lever)
+        return ReducedArm(
+            joint_names=self.joint_names,
+            limits=self.limits,
+            screws=tuple(rounded(column) for column in data.J.T),
+            link_inertias=tuple(rounded(link.toDynamicParameters()) for link in links),
+            rotor_inertia_kgm2=self.checked.file.rotor_inertia_kgm2,
+            gravity_mps2=self.checked.file.gravity_mps2,
+            payload_joint=holder,
+            payload_at_m=rounded(payload_m),
+            rated_payload_kg=self.rated_payload_kg,
+        )
 
     def simulated(self, link_mass_factor: float = 1.0) -> 'SimulatedBody':
         """Return the arm for a simulation, its links heavier by a factor than its model has them.

@@ -40,8 +40,10 @@ from typing import TypeVar
 from metactl_ros.control.gain_map import GainBox
 from metactl_ros.control.lyapunov import LyapunovFunction
 from metactl_ros.control.settings import ControllerSettings
+from metactl_ros.dynamics.reduced_arm import ReducedArm
 from metactl_ros.dynamics.rigid_body import ArmModel
 from metactl_ros.dynamics.two_link import Arm
+from metactl_ros.dynamics.urdf_arm import FromUrdf
 from metactl_ros.errors import BundleError
 from metactl_ros.files import open_regular, sync
 from metactl_ros.policy.contract import (
@@ -120,17 +122,29 @@ def load_bundle(
     estimator = contract.estimator
     if estimator is not None and estimator.bank is not None and bank_box is not None:
         controller = _with_bank(path, contract, controller, bank_box)
-    if not isinstance(settings_arm, Arm):
-        raise BundleError(
-            f'{path}: was made for the two-link arm, found an arm from a URDF; take a classical '
-            'controller, for example momentum_observer.'
-        )
-    check_made_for(path, contract, settings_arm, controller)
+    check_made_for(path, contract, _identity(path, contract, settings_arm), controller)
     inertias = settings_arm.sample_inertias(controller.payload_max_kg)
     with refusing(path / 'contract.json'):
         LyapunovFunction(controller.lyapunov, controller.law, inertias)  # P must certify
     content = _verified(path, files, contract)
     return Bundle(**vars(content), controller=replace(controller, context=contract.context))
+
+
+def _identity(path: Path, contract: Contract, arm: ArmModel) -> Arm | ReducedArm:
+    """Return what a contract would state of an arm."""
+    if isinstance(arm, FromUrdf) and contract.chain is not None:
+        return arm.reduced()
+    if isinstance(arm, Arm) and contract.arm is not None:
+        return arm
+    if contract.chain is not None:
+        raise BundleError(
+            f'{path}: was made for an arm from a URDF, found the two-link arm; give the arm it '
+            'was made for with --arm.'
+        )
+    raise BundleError(
+        f'{path}: was made for the two-link arm, found an arm from a URDF; make a bundle for it '
+        'with metactl adapt, or take a classical controller, for example momentum_observer.'
+    )
 
 
 def _with_bank(

@@ -14,7 +14,7 @@ from metactl_ros.policy.contract import Contract
 TEMPLATE = """\
 # {name}
 
-A policy that reads the last {rows} observations of a two-link arm, {features} numbers each, and
+A policy that reads the last {rows} observations of {an_arm}, {features} numbers each, and
 proposes {proposes}, {rate:g} times a second. Deterministic; its
 network is in `policy.onnx`, the normalisation of its input included.
 
@@ -23,7 +23,7 @@ network is in `policy.onnx`, the normalisation of its input included.
 | joints | {joints} |
 {training}
 | command | `{command}` |
-| torch and onnxruntime | differ by at most {agreement:.1e} on {num_windows} windows of rollouts |
+{checked}
 
 ## Results
 
@@ -59,6 +59,19 @@ ADAPTED = """\
 | trained | through random worlds, {updates} updates, seed {seed} |
 | certified | tracks within {radius:.1f} mrad while the estimate is within rho, which held on \
 {coverage:.1f} % of the ticks at tau_2 |"""
+SIMULATED = """\
+| certified | tracks within {radius:.1f} mrad while the estimate is within rho, which held on \
+{coverage:.1f} % of the ticks of a **simulation** of this arm with the friction that arms get by \
+default, not of the arm |"""
+EXPORTED = (
+    '| torch and onnxruntime | differ by at most {agreement:.1e} on {num_windows} windows of '
+    'rollouts |'
+)
+TAKEN_OVER = """\
+| for this arm | not trained: the network of the bundle with SHA-256 {source:.16}, whose weights \
+all joints share |
+| checked | joints that see the same act as in that bundle, to {agreement:.1e} on {num_windows} \
+windows |"""
 TRAINED = 'Beyond the payload, memory horizon and motions above it has not been trained.'
 ADAPTED_FOR = 'States that come more than {late:g} ms late are beyond all of its observers.'
 RESULTS_HEAD = """\
@@ -96,20 +109,22 @@ def write_card(
         num_windows: On so many windows.
     """
     training = cast('Mapping[str, Any]', contract.training)
-    box = contract.gain_box
+    box, num_joints = contract.gain_box, len(contract.made_for.joint_names)
     rows = [_result_row(result) for result in results]
     bank = None if contract.estimator is None else contract.estimator.bank
     return TEMPLATE.format(
         name=name,
         rows=contract.context.num_rows,
         features=len(contract.features),
-        proposes=_proposes(num_actions, len(contract.arm.joint_names) * len(box.named_ends())),
+        proposes=_proposes(num_actions, num_joints * len(box.named_ends())),
         rate=contract.law.rate_hz,
-        joints=', '.join(contract.arm.joint_names),
+        joints=', '.join(contract.made_for.joint_names),
         training=_training(contract, training),
         command=' '.join(training['command']),
-        agreement=agreement,
-        num_windows=num_windows,
+        an_arm='a two-link arm' if contract.chain is None else f'an arm with {num_joints} joints',
+        checked=(EXPORTED if contract.chain is None else TAKEN_OVER).format(
+            agreement=agreement, num_windows=num_windows, source=training.get('adapted_from')
+        ),
         results=RESULTS_HEAD + '\n'.join(rows) if rows else NO_RESULTS,
         alpha=contract.lyapunov.alpha_per_s,
         body='the nominal arm' + ' with what is estimated' * box.layout.counts_on_estimate,
@@ -119,7 +134,7 @@ def write_card(
         slope=_range(box.lambda_per_s),
         kp='' if box.kp_per_s2 is None else f', K_p {_range(box.kp_per_s2)} 1/s^2',
         columns=''.join(f', {entry.column} {_range(entry.ends)}' for entry in box.feed_forward),
-        effort=' and '.join(f'{limit:g}' for limit in contract.arm.limits.effort_nm),
+        effort=' and '.join(f'{limit:g}' for limit in contract.made_for.limits.effort_nm),
         arm=contract.arm_sha256[:16],
         trained_for=TRAINED
         if bank is None
@@ -146,7 +161,10 @@ def _training(contract: Contract, training: Mapping[str, Any]) -> str:
             payload=training['plant']['task']['payload_max_kg'],
             **{name: run[name] for name in RUN_FIELDS},
         )
-    return ADAPTED.format(
+    form = ADAPTED
+    if contract.chain is not None:
+        form = f'{ADAPTED[: ADAPTED.index("| certified")]}{SIMULATED}'
+    return form.format(
         rows=rows,
         kind=run['shape']['kind'],
         heads=run['shape']['heads'],
@@ -154,7 +172,8 @@ def _training(contract: Contract, training: Mapping[str, Any]) -> str:
         seed=run['seed'],
         delays=bank.num_delays,
         radius=training['certified']['error_radius_mrad'],
-        coverage=100.0 * training['certified']['coverage_tau_2'],
+        coverage=100.0
+        * training['certified']['coverage_tau_2' if contract.chain is None else 'coverage'],
     )
 
 

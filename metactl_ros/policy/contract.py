@@ -7,12 +7,12 @@ last bit; only the window (`context`) is taken from the bundle, because it is pa
 and of an adaptive law also the bank that it schedules and what was certified for it: rho and P.
 """
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 import hashlib
 import json
 from pathlib import Path
 
-from metactl_ros.config import build, shown, stated
+from metactl_ros.config import build, LATER, shown, stated
 from metactl_ros.control.estimators.bank_estimation import schedule_size
 from metactl_ros.control.estimators.choice import EstimatorSettings
 from metactl_ros.control.gain_map import GainBox, GainMap
@@ -25,11 +25,13 @@ from metactl_ros.control.window import (
     TOKEN_UNITS,
     Tokens,
 )
+from metactl_ros.dynamics.reduced_arm import ReducedArm
 from metactl_ros.dynamics.two_link import Arm
 from metactl_ros.errors import BundleError, ConfigError
 from metactl_ros.files import parse_yaml
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION, CHAIN_SCHEMA = 1, 2
+"""Of the two-link arm, and of arms from URDFs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +51,8 @@ class Contract:
     """All of `contract.json`."""
 
     schema_version: int
-    arm: Arm
-    """With the joint names in order, and the effort limits."""
+    arm: Arm | None
+    """The two-link arm, with the joint names in order, and the effort limits; or null."""
     arm_sha256: str
     """Of the arm; see `hash_of`."""
     law: LawSettings
@@ -67,17 +69,34 @@ class Contract:
     """Run, plant, command and versions; a record for people, which no code reads."""
     estimator: EstimatorSettings | None = None
     """Whose estimate the policy sees and weighs, if there is one."""
+    chain: ReducedArm | None = field(default=None, metadata=LATER)
+    """An arm from a URDF, in place of `arm`."""
+
+    def __post_init__(self) -> None:
+        expected = SCHEMA_VERSION if self.chain is None else CHAIN_SCHEMA
+        if (self.arm is None) == (self.chain is None) or self.schema_version != expected:
+            raise ConfigError(
+                f'schema_version: {SCHEMA_VERSION} has an arm and {CHAIN_SCHEMA} a chain, neither '
+                f'has both; found {self.schema_version}.'
+            )
+
+    @property
+    def made_for(self) -> Arm | ReducedArm:
+        """The arm, whatever it is from."""
+        made_for = self.chain if self.arm is None else self.arm
+        assert made_for is not None
+        return made_for
 
 
-def action_size(contract: Contract) -> int:
+def action_size(made_for: Contract | ControllerSettings) -> int:
     """Return how many entries an action has: gains, and the schedule of a bank behind them."""
-    num_joints = len(contract.arm.joint_names)
-    bank = None if contract.estimator is None else contract.estimator.bank
+    num_joints = len(made_for.lyapunov.p_matrix) // 2
+    bank = None if made_for.estimator is None else made_for.estimator.bank
     scheduled = schedule_size(bank.num_delays, num_joints) if bank and bank.is_scheduled else 0
-    return GainMap(contract.gain_box, num_joints).size + scheduled
+    return GainMap(made_for.gain_box, num_joints).size + scheduled
 
 
-def hash_of(arm: Arm) -> str:
+def hash_of(arm: Arm | ReducedArm) -> str:
     """Return the SHA-256 of an arm, the same on every machine: of its JSON with sorted keys."""
     text = json.dumps(stated(arm), sort_keys=True, separators=(',', ':'))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -95,7 +114,7 @@ def parse_contract(where: Path, data: bytes) -> Contract:
     except (ValueError, RecursionError) as error:
         raise BundleError(f'{where}: not JSON ({error}); export the policy again.') from None
     found = mapping.get('schema_version') if isinstance(mapping, dict) else None
-    if found != SCHEMA_VERSION:
+    if found not in (SCHEMA_VERSION, CHAIN_SCHEMA):
         raise BundleError(
             f'{where}: schema_version: expected {SCHEMA_VERSION}, found {shown(found)}; export '
             'the policy again with this version of metactl_ros.'
@@ -107,8 +126,8 @@ def parse_contract(where: Path, data: bytes) -> Contract:
     # No more names than the file has: a hostile count must not fill the memory.
     num_extra = min(contract.context.num_extra, len(contract.features))
     expected = {
-        'arm_sha256': hash_of(contract.arm),
-        'features': feature_names(contract.arm.joint_names, num_extra),
+        'arm_sha256': hash_of(contract.made_for),
+        'features': feature_names(contract.made_for.joint_names, num_extra),
     }
     for key, value in expected.items():
         if getattr(contract, key) != value:
@@ -132,7 +151,7 @@ def _read_json(data: bytes) -> object:
 
 
 def check_made_for(
-    where: Path, contract: Contract, arm: Arm, controller: ControllerSettings
+    where: Path, contract: Contract, arm: Arm | ReducedArm, controller: ControllerSettings
 ) -> None:
     """Refuse a contract that differs from the robot's settings, and name the first difference."""
     robot = {
@@ -143,7 +162,7 @@ def check_made_for(
         'estimator': controller.estimator,
     }
     for section, settings in robot.items():
-        made_for = getattr(contract, section)
+        made_for = contract.made_for if section == 'arm' else getattr(contract, section)
         if made_for != settings:
             key, expected, found = first_difference(section, settings, made_for)
             raise BundleError(

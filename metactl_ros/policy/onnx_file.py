@@ -154,9 +154,7 @@ Message: TypeAlias = dict[str, list[Any]]
 
 def read_graph(data: bytes) -> Graph:
     """Return the graph of an ONNX file; MisfitError if it is not plain and self-contained."""
-    model = _Reader().read('model', memoryview(data))
-    if len(model.get('opset', ())) != 1 or 'graph' not in model:
-        raise damaged()
+    model = read_model(data)
     graph: Message = model['graph'][0]
     return Graph(
         opset=_only(model['opset'][0], 'version', 0),
@@ -165,6 +163,14 @@ def read_graph(data: bytes) -> Graph:
         inputs=tuple(map(_end, graph.get('inputs', ()))),
         outputs=tuple(map(_end, graph.get('outputs', ()))),
     )
+
+
+def read_model(data: bytes) -> Message:
+    """Return all of an ONNX file as messages; MisfitError as for `read_graph`."""
+    model = _Reader().read('model', memoryview(data))
+    if len(model.get('opset', ())) != 1 or 'graph' not in model:
+        raise damaged()
+    return model
 
 
 def needless(thing: str) -> MisfitError:
