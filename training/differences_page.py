@@ -237,7 +237,9 @@ def not_run(found: DifferenceStudy) -> str:
 def write_page(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int]:
     """Write the page; return how many runs are done, of how many."""
     found = gather(study, runs)
-    page.write_text(page_of(found, load_differences()), encoding='utf-8')
+    text = page_of(found, load_differences())
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding='utf-8')
     return len(found.runs), len(found.wanted)
 
 

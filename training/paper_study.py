@@ -416,6 +416,7 @@ def write_study(study: Study, runs: Sequence[Run], page: Path) -> tuple[int, int
     }
     names = {name: f'{page.stem}_{name}.png' for name in figures}
     text = page_of(found, names)
+    page.parent.mkdir(parents=True, exist_ok=True)
     for name, (draw, report) in figures.items():
         save_figure(draw, report, page.with_name(names[name]))
     page.write_text(text, encoding='utf-8')
@@ -441,7 +442,6 @@ def page_command(
     args = parser.parse_args(arguments)
     runs = records.load_runs(sorted(args.results.glob('*.json')))
     try:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         done, count = write(load_file(Study, args.study, ''), runs, args.out)
     except OSError as error:
         raise ConfigError(

@@ -116,8 +116,8 @@ def parse_contract(where: Path, data: bytes) -> Contract:
     found = mapping.get('schema_version') if isinstance(mapping, dict) else None
     if found not in (SCHEMA_VERSION, CHAIN_SCHEMA):
         raise BundleError(
-            f'{where}: schema_version: expected {SCHEMA_VERSION}, found {shown(found)}; export '
-            'the policy again with this version of metactl_ros.'
+            f'{where}: schema_version: expected {SCHEMA_VERSION} or {CHAIN_SCHEMA}, found '
+            f'{shown(found)}; export the policy again with this version of metactl_ros.'
         )
     try:
         contract = build(Contract, mapping, 'contract')

@@ -40,8 +40,8 @@ from metactl_ros.policy.network import (
     verify_confined,
 )
 
-SOON_S = ANSWER_S + SLACK_S + 1.0
-"""With the start of a process, on a machine that others use, too."""
+SOON_S = ANSWER_S + SLACK_S + 20.0
+"""With the start of a process, on a machine that stalls; who is not ended sleeps for longer."""
 
 
 def answer_to(act):

@@ -14,7 +14,7 @@ over what is shipped; what it does not mention stays.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, cast, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -306,7 +306,10 @@ def with_difference(value: T, name: str | None) -> T:
         raise ConfigError(f'difference: expected one of {list(known)}, found {shown(name)}.')
     part = known[name].settings if isinstance(value, Settings) else known[name].preset
     plain: Any = asdict(value)  # type: ignore[call-overload]
-    return build(type(value), _laid_over(plain, part), f'{DIFFERENCES}: {name}')
+    laid, where = _laid_over(plain, part), f'{DIFFERENCES}: {name}'
+    if isinstance(value, Settings):
+        return cast(T, build_settings(laid, where))
+    return build(type(value), laid, where)
 
 
 def _laid_over(below: object, above: object) -> object:
