@@ -40,8 +40,9 @@ from metactl_ros.policy.network import (
     verify_confined,
 )
 
-SOON_S = ANSWER_S + SLACK_S + 20.0
-"""With the start of a process, on a machine that stalls; who is not ended sleeps for longer."""
+SOON_S = ANSWER_S + SLACK_S + 10.0
+"""With the start of a process, on a machine that stalls. Three times this is less than what a
+process sleeps that nobody ends (60 s): else a test of its end would pass without one."""
 
 
 def answer_to(act):
